@@ -1,0 +1,1 @@
+//! Bytes in, masks out: canonical DFAs, schema front ends, token masks.

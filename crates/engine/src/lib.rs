@@ -1,0 +1,1 @@
+//! Sequences, scheduling, constraints at run time, stop conditions.

@@ -1,0 +1,1 @@
+//! GGUF files and the forward pass of the Llama family.

@@ -1,0 +1,1 @@
+//! The Node binding: conversions and classes, no logic.

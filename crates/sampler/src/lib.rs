@@ -1,0 +1,1 @@
+//! Sampling parameters, PCG32, sampling from logits under a mask.

@@ -1,0 +1,1 @@
+//! Unpublished: tiny random model, slow oracles, proptest strategies.

@@ -1,0 +1,1 @@
+//! Tokenizers from GGUF metadata, incremental decoding, chat templates.
