@@ -1,0 +1,77 @@
+//! Bounds on what one grammar may cost, so that a hostile or careless one ends in an error that
+//! names the bound, never in a hang or an out-of-memory kill.
+
+use crate::error::ConstrainError;
+
+/// Nesting depth that the JSON reader accepts.
+pub const JSON_DEPTH: usize = 128;
+
+/// Largest count in a strict regex quantifier.
+pub const REPEAT_MAX: u32 = 256;
+
+/// Limits of one compilation. All are counts, never times, so the same grammar passes or fails
+/// on every machine. [`Limits::default`] suits schemas that people write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Bytes of one pattern: a regex grammar, a schema's `pattern`, or the regex text that the
+    /// strict subset makes of a schema. Default 1 MiB. Cost: parsing is linear, some 50 bytes of
+    /// tree per pattern byte.
+    pub pattern_bytes: usize,
+    /// Depth of groups in a pattern, of subschemas in a schema after references are followed,
+    /// and of a grammar description. Default 128. Cost: a stack frame per level while compiling.
+    pub nesting: usize,
+    /// Bytes of a schema's text. Default 4 MiB. Cost: reading is linear.
+    pub schema_bytes: usize,
+    /// Subschemas visited while compiling, references counted each time they are followed.
+    /// Default 100,000. Cost: some microseconds each.
+    pub schema_nodes: usize,
+    /// Largest `maxItems`, `minItems`, `maxLength`, `minLength` or repetition count; each count
+    /// is unrolled. Default 100,000. Cost: one copy of the item's states per count.
+    pub repeat_count: u32,
+    /// States of the nondeterministic automaton of one grammar. Default 2,000,000.
+    /// Cost: some 16 bytes each.
+    pub nfa_states: usize,
+    /// States of one deterministic automaton, before minimising. Default 200,000.
+    /// Cost: 4 bytes per state and byte class while compiling, so 20 to 200 MiB at the limit.
+    pub dfa_states: usize,
+    /// Steps of compile work (states and edges looked at). Default 50,000,000.
+    /// Cost: a few nanoseconds each, so it bounds the time of one compilation to seconds.
+    pub compile_work: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            pattern_bytes: 1 << 20,
+            nesting: 128,
+            schema_bytes: 4 << 20,
+            schema_nodes: 100_000,
+            repeat_count: 100_000,
+            nfa_states: 2_000_000,
+            dfa_states: 200_000,
+            compile_work: 50_000_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Fails when `used` is above `limit`, naming the limit.
+    pub(crate) fn check(
+        limit: &'static str,
+        value: usize,
+        used: usize,
+        pointer: &str,
+        advice: &'static str,
+    ) -> Result<(), ConstrainError> {
+        if used <= value {
+            return Ok(());
+        }
+        Err(ConstrainError::Limit {
+            limit,
+            value: value as u64,
+            pointer: pointer.to_owned(),
+            advice,
+        })
+    }
+}
