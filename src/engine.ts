@@ -1,0 +1,176 @@
+/**
+ * The engine: a model in this process. {@link load} starts one; {@link Engine.generate} and {@link Engine.stream}
+ * make text with it. Inference runs on the engine's own thread and never blocks the event loop.
+ */
+import type { Grammar } from './grammar.js'
+
+export interface LoadOptions {
+  /** Positions kept for one sequence, prompt and answer together. Default: what the model was trained for, at most 8192. */
+  readonly contextLength?: number
+  /** Where the model runs. Only `cpu` for now. Default: `cpu`. */
+  readonly device?: 'cpu'
+  /** Threads of the forward pass. Default: the machine's cores. */
+  readonly threads?: number
+  /** Sequences that make progress at the same time. Default: 32. */
+  readonly parallel?: number
+  /** Requests that may wait beyond those; one more is refused with `ERR_TINYLLM_OVERLOADED`. Default: 256. */
+  readonly maxQueue?: number
+  /** Bound on the compiled grammars kept for reuse, in bytes. Default: 256 MiB. */
+  readonly grammarCacheBytes?: number
+  /** Called while the model is downloaded. */
+  readonly onProgress?: (progress: LoadProgress) => void
+  readonly signal?: AbortSignal
+}
+
+export interface LoadProgress {
+  readonly file: string
+  readonly receivedBytes: number
+  readonly totalBytes: number
+}
+
+/** A chat message, as the model's template takes it. */
+export interface ChatMessage {
+  readonly role: string
+  readonly content?: string | null | readonly { readonly type: 'text'; readonly text: string }[]
+  readonly [member: string]: unknown
+}
+
+export interface GenerateRequest<T = unknown> {
+  /** The text to go on from, or its token ids. Either this or `messages`. */
+  readonly prompt?: string | Uint32Array | readonly number[]
+  /** A conversation, rendered by the model's chat template. Either this or `prompt`. */
+  readonly messages?: readonly ChatMessage[]
+  /** What the answer may be. Default: anything. */
+  readonly grammar?: Grammar<T>
+  /** Bound on the tokens sampled, the end token included. Default: what is left of the context. */
+  readonly maxTokens?: number
+  /** 0 is greedy. Range 0 to 100. Default: 0. */
+  readonly temperature?: number
+  /** Keep the k likeliest tokens; 0 keeps all. Default: 0. */
+  readonly topK?: number
+  /** Keep the likeliest tokens that hold this much of the mass. Range (0, 1]. Default: 1. */
+  readonly topP?: number
+  /** Drop tokens less likely than this share of the likeliest. Range [0, 1]. Default: 0. */
+  readonly minP?: number
+  /** Divides (or multiplies, when negative) the logits of tokens seen before. Range (0, 100]. Default: 1. */
+  readonly repetitionPenalty?: number
+  /** Taken once from the logits of tokens already in the answer. Range -2 to 2. Default: 0. */
+  readonly presencePenalty?: number
+  /** Taken from the logits once per time the token is in the answer. Range -2 to 2. Default: 0. */
+  readonly frequencyPenalty?: number
+  /** Same seed, same answer. 0 to 2^64 - 1. Default: drawn from the system. */
+  readonly seed?: number | bigint
+  /** The answer ends before any of these (at most 16, none empty). */
+  readonly stop?: string | readonly string[]
+  /** Report log-probabilities, with this many alternatives per token. Range 0 to 20. Default: none. */
+  readonly logprobs?: number
+  /** Added to the logits of tokens, by id. Range -100 to 100. */
+  readonly logitBias?: Readonly<Record<number, number>>
+  /** Go on after end-of-generation tokens. Default: false. */
+  readonly ignoreEos?: boolean
+  /** Whether control strings (`<|im_start|>`) in `prompt` are control tokens. Default: true. */
+  readonly promptSpecial?: boolean
+  /** With a grammar and `maxTokens`: steer so that the answer is complete when the budget is spent. Default: false. */
+  readonly closeWithinBudget?: boolean
+  readonly signal?: AbortSignal
+}
+
+export interface TokenAlternative {
+  readonly id: number
+  /** The token's bytes as text; a byte that is no character alone shows as U+FFFD. */
+  readonly text: string
+  readonly bytes: Uint8Array
+  readonly logprob: number
+}
+
+export interface TokenLogprob extends TokenAlternative {
+  /** The likeliest tokens at this place, likeliest first; as many as `logprobs` asked for. */
+  readonly top: readonly TokenAlternative[]
+}
+
+export interface Usage {
+  readonly promptTokens: number
+  /** Every token that was sampled: the end token and those of a stop string are counted. */
+  readonly completionTokens: number
+  readonly totalTokens: number
+  /** Prompt tokens that were found computed already. */
+  readonly cachedTokens: number
+}
+
+export interface GenerateResult<T = unknown> {
+  readonly text: string
+  /** The parsed answer, when the grammar says how to parse it and the answer is complete. */
+  readonly value?: T
+  /** The answer's token ids, without the end token and the tokens of a stop string. */
+  readonly tokens: Uint32Array
+  /** `stop`: an end token, a stop string or a finished grammar; `length`: `maxTokens` or the context was used up. */
+  readonly finishReason: 'stop' | 'length'
+  readonly usage: Usage
+  readonly logprobs?: readonly TokenLogprob[]
+}
+
+/** What became ready since the last chunk. */
+export interface Chunk {
+  /** Token ids; a token comes with the last of its bytes. */
+  readonly tokens: Uint32Array
+  /** Whole characters; text that may be the start of a stop string is held back. */
+  readonly text: string
+  /** The bytes of `text`. */
+  readonly bytes: Uint8Array
+  /** One per token, when the request asked for them. */
+  readonly logprobs?: readonly TokenLogprob[]
+}
+
+/** A running generation. It can be iterated once; leaving the loop early cancels it. */
+export interface Generation<T = unknown> extends AsyncIterable<Chunk> {
+  /** The whole result. Chunks nobody iterates over are drained. */
+  final(): Promise<GenerateResult<T>>
+  /** Stops it; an iteration under way ends with an AbortError. */
+  cancel(): void
+}
+
+export interface RenderChatRequest {
+  readonly messages?: readonly ChatMessage[]
+  /** Instead of `messages`: their JSON text, when key order and digits matter. */
+  readonly messagesJson?: string
+  readonly tools?: readonly unknown[]
+  readonly toolsJson?: string
+  /** Whether the answer's opening is appended. Default: true. */
+  readonly addGenerationPrompt?: boolean
+}
+
+export interface RenderedChat {
+  readonly text: string
+  /** `special`: written by the template, may hold control tokens; otherwise somebody's text, never read as control. */
+  readonly segments: readonly { readonly text: string; readonly special: boolean }[]
+  readonly ids: Uint32Array
+}
+
+export interface EngineInfo {
+  /** The name the model was loaded by. */
+  readonly name: string
+  readonly path: string
+  /** `general.architecture` of the file. */
+  readonly architecture: string
+  readonly vocabSize: number
+  /** Positions for one sequence in this engine. */
+  readonly contextLength: number
+  /** Positions the model was trained for. */
+  readonly trainedContextLength: number
+  readonly hasChatTemplate: boolean
+  readonly bosTokenId?: number
+  /** Every token that ends a generation. */
+  readonly endTokenIds: readonly number[]
+}
+
+export interface Engine extends AsyncDisposable {
+  readonly info: EngineInfo
+  generate<T = unknown>(request: GenerateRequest<T>): Promise<GenerateResult<T>>
+  stream<T = unknown>(request: GenerateRequest<T>): Generation<T>
+  /** `special`: whether control strings become control tokens. Default: false. */
+  tokenize(text: string, options?: { readonly special?: boolean }): Uint32Array
+  detokenize(ids: Uint32Array | readonly number[]): string
+  renderChat(request: RenderChatRequest): Promise<RenderedChat>
+  /** Stops intake, cancels what runs, frees the model. May be called again. */
+  close(): Promise<void>
+}
