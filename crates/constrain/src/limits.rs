@@ -18,8 +18,12 @@ pub struct Limits {
     /// strict subset makes of a schema. Default 1 MiB. Cost: parsing is linear, some 50 bytes of
     /// tree per pattern byte.
     pub pattern_bytes: usize,
-    /// Depth of groups in a pattern, of subschemas in a schema after references are followed,
-    /// and of a grammar description. Default 128. Cost: a stack frame per level while compiling.
+    /// Depth of groups and stacked quantifiers in a pattern. Default 500, so that the texts the
+    /// strict subset makes of schemas with hundreds of optional members parse. Cost: up to three
+    /// stack frames per level while the automaton is built.
+    pub pattern_nesting: usize,
+    /// Depth of subschemas, references followed, and of grammar descriptions. Default 128.
+    /// Cost: some stack frames per level while compiling.
     pub nesting: usize,
     /// Bytes of a schema's text. Default 4 MiB. Cost: reading is linear.
     pub schema_bytes: usize,
@@ -44,6 +48,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             pattern_bytes: 1 << 20,
+            pattern_nesting: 500,
             nesting: 128,
             schema_bytes: 4 << 20,
             schema_nodes: 100_000,
