@@ -1,0 +1,49 @@
+//! The bytes of a model file, mapped rather than read: opening costs no copy, and pages that are
+//! never touched are never loaded.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use memmap2::{Mmap, MmapMut};
+
+/// Read-only bytes at a page-aligned address, so that a tensor at an aligned offset in the file is
+/// aligned in memory as well.
+#[derive(Debug)]
+pub(crate) struct Mapping(Mmap);
+
+impl Mapping {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        if metadata.len() == 0 {
+            // An empty mapping is an error on some systems and an address of its own on others.
+            return Self::copy_of(&[]);
+        }
+        // SAFETY: the mapping is private to this value, read-only, and handed out as `&[u8]` only.
+        // What no program can rule out is another process changing the file meanwhile: writing
+        // into it would change bytes behind a shared reference, and truncating it makes an access
+        // past the new end raise SIGBUS. It is assumed that nobody edits a model file in place
+        // while it is open. Our own downloads keep to it: they write beside the file and rename
+        // over it, which leaves the mapped inode whole. All values that decide an index or an
+        // allocation are copied out when the header is checked and not read again.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Self(map))
+    }
+
+    /// An anonymous mapping filled with a copy of `bytes`.
+    pub(crate) fn copy_of(bytes: &[u8]) -> io::Result<Self> {
+        // A mapping of no bytes is refused by the operating system. One zero byte in its place is
+        // no GGUF file either, and is reported the same way: too short for the magic.
+        let mut map = MmapMut::map_anon(bytes.len().max(1))?;
+        map[..bytes.len()].copy_from_slice(bytes);
+        Ok(Self(map.make_read_only()?))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
