@@ -7,8 +7,8 @@
  * `HF_ENDPOINT` names another hub, `HF_TOKEN` is sent to the hub's own host only, `HF_HUB_OFFLINE=1` turns it off.
  */
 import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
-import { open, stat } from 'node:fs/promises'
+import { closeSync, createReadStream, openSync, writeSync } from 'node:fs'
+import { stat } from 'node:fs/promises'
 import type { IncomingMessage } from 'node:http'
 import { setTimeout as delay } from 'node:timers/promises'
 import { dropPartial, type Expected, partialPath } from './cache.js'
@@ -132,22 +132,36 @@ async function pullOnce(
     if (Number(range?.[1]) !== from) throw new Refused(`${what}: the server answered with another range`)
   } else if (statusCode >= 500) throw refusal(response, hub, what)
   else throw new Refused(refusal(response, hub, what).message)
-  const handle = await open(partial, 'a')
+  const output = openSync(partial, 'a')
+  let at = from - skip
+  const take = (chunk: Buffer): void => {
+    const fresh = chunk.subarray(Math.min(skip, chunk.length))
+    skip -= chunk.length - fresh.length
+    at += chunk.length
+    if (at > size) throw new WrongBytes(`${what} is longer than the ${size} bytes announced`)
+    if (fresh.length === 0) return
+    writeSync(output, fresh)
+    hash.update(fresh)
+    onBytes(fresh.length)
+  }
   try {
-    let at = from - skip
-    for await (const chunk of response as AsyncIterable<Buffer>) {
-      const fresh = chunk.subarray(Math.min(skip, chunk.length))
-      skip -= chunk.length - fresh.length
-      at += chunk.length
-      if (at > size) throw new WrongBytes(`${what} is longer than the ${size} bytes announced`)
-      if (fresh.length === 0) continue
-      await handle.writeFile(fresh)
-      hash.update(fresh)
-      onBytes(fresh.length)
-    }
+    // Taken as they come, and not by asynchronous iteration: when a connection breaks, what an iterator has not yet
+    // been asked for is lost.
+    await new Promise<void>((resolve, reject) => {
+      response.on('data', (chunk: Buffer) => {
+        try {
+          take(chunk)
+        } catch (error) {
+          reject(error as Error)
+          response.destroy()
+        }
+      })
+      response.once('error', reject)
+      response.once('close', resolve)
+    })
   } finally {
     response.destroy()
-    await handle.close()
+    closeSync(output)
   }
 }
 
