@@ -95,7 +95,7 @@ impl ByteSet {
 }
 
 /// A language over bytes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Node {
     /// The empty string.
     Empty,
@@ -109,6 +109,18 @@ pub enum Node {
     Repeat {
         /// What is repeated.
         node: Box<Node>,
+        /// Fewest times.
+        min: u32,
+        /// Most times.
+        max: Option<u32>,
+    },
+    /// `node`, `min` to `max` times with `separator` between two: a list of items holds one copy
+    /// of its item, whatever the counts, so nested lists stay linear.
+    Separated {
+        /// What is repeated.
+        node: Box<Node>,
+        /// Between two of them.
+        separator: Box<Node>,
         /// Fewest times.
         min: u32,
         /// Most times.
@@ -131,7 +143,7 @@ pub enum Node {
 }
 
 /// One member of [`Node::Members`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     /// Key, colon and value.
     pub node: Node,

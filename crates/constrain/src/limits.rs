@@ -39,6 +39,13 @@ pub struct Limits {
     /// States of one deterministic automaton, before minimising. Default 200,000.
     /// Cost: 4 bytes per state and byte class while compiling, so 20 to 200 MiB at the limit.
     pub dfa_states: usize,
+    /// Bytes of one deterministic automaton's tables, while compiling and as the public 256-column
+    /// form. Default 64 MiB. Cost: about three times as much at the peak of minimisation.
+    pub automaton_bytes: usize,
+    /// Bytes that one compiled grammar may hold in run-time states and masks. Default 64 MiB.
+    /// When it is reached everything cached is dropped and made again on demand; only a single
+    /// mask that alone needs more is an error.
+    pub cache_bytes: usize,
     /// Steps of compile work (states and edges looked at). Default 50,000,000.
     /// Cost: a few nanoseconds each, so it bounds the time of one compilation to seconds.
     pub compile_work: u64,
@@ -55,6 +62,8 @@ impl Default for Limits {
             repeat_count: 100_000,
             nfa_states: 2_000_000,
             dfa_states: 200_000,
+            automaton_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
             compile_work: 50_000_000,
         }
     }
