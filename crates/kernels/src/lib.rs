@@ -6,10 +6,17 @@
 //! checks the sizes of what it is given and returns an error for what does not fit.
 
 mod arena;
+pub mod dispatch;
 mod error;
 mod f16;
 pub mod pages;
+pub mod pool;
+mod simd;
+#[cfg(test)]
+mod test_random;
 
+pub use dispatch::{Cpu, CpuReport, Tier, choose};
 pub use error::KernelError;
 pub use f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 pub use pages::{KvAccess, KvElement, KvPool, KvShape, PAGE_POSITIONS, PageId};
+pub use pool::ThreadPool;

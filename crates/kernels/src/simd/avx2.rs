@@ -1,0 +1,148 @@
+//! AVX2, FMA and F16C: a vector is two registers.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2;
+
+/// Lanes 0 to 7 and 8 to 15.
+type F = [__m256; 2];
+
+macro_rules! halves {
+    ($h:ident => $value:expr) => {
+        // SAFETY: the trait's contract: the features are there, and pointers are valid.
+        unsafe {
+            [
+                {
+                    let $h = 0;
+                    $value
+                },
+                {
+                    let $h = 1;
+                    $value
+                },
+            ]
+        }
+    };
+}
+
+impl Simd for Avx2 {
+    type F = F;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> F {
+        halves!(_h => _mm256_set1_ps(x))
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> F {
+        halves!(h => _mm256_loadu_ps(from.add(h * 8)))
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: F) {
+        halves!(h => _mm256_storeu_ps(to.add(h * 8), v[h]));
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> F {
+        halves!(h => _mm256_cvtph_ps(_mm_loadu_si128(from.add(h * 8).cast())))
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, v: F) {
+        halves!(h => _mm_storeu_si128(to.add(h * 8).cast(), _mm256_cvtps_ph::<0>(v[h])));
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> F {
+        halves!(h => {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(h * 8).cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        })
+    }
+    #[inline(always)]
+    unsafe fn add(a: F, b: F) -> F {
+        halves!(h => _mm256_add_ps(a[h], b[h]))
+    }
+    #[inline(always)]
+    unsafe fn sub(a: F, b: F) -> F {
+        halves!(h => _mm256_sub_ps(a[h], b[h]))
+    }
+    #[inline(always)]
+    unsafe fn mul(a: F, b: F) -> F {
+        halves!(h => _mm256_mul_ps(a[h], b[h]))
+    }
+    #[inline(always)]
+    unsafe fn div(a: F, b: F) -> F {
+        halves!(h => _mm256_div_ps(a[h], b[h]))
+    }
+    #[inline(always)]
+    unsafe fn max(a: F, b: F) -> F {
+        halves!(h => _mm256_max_ps(a[h], b[h]))
+    }
+    #[inline(always)]
+    unsafe fn min(a: F, b: F) -> F {
+        halves!(h => _mm256_min_ps(a[h], b[h]))
+    }
+    #[inline(always)]
+    unsafe fn abs(a: F) -> F {
+        halves!(h => _mm256_andnot_ps(_mm256_set1_ps(-0.0), a[h]))
+    }
+    #[inline(always)]
+    unsafe fn fma(a: F, b: F, c: F) -> F {
+        halves!(h => _mm256_fmadd_ps(a[h], b[h], c[h]))
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: F, b: F, c: F) -> F {
+        halves!(h => _mm256_fnmadd_ps(a[h], b[h], c[h]))
+    }
+    #[inline(always)]
+    unsafe fn round(a: F) -> F {
+        halves!(h => _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[h]))
+    }
+    #[inline(always)]
+    unsafe fn exp2_int(a: F) -> F {
+        halves!(h => {
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(a[h]), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+        })
+    }
+    #[inline(always)]
+    unsafe fn keep_below(v: F, first: usize, fill: f32) -> F {
+        halves!(h => {
+            let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let bound = _mm256_set1_epi32(first as i32 - h as i32 * 8);
+            let keep = _mm256_castsi256_ps(_mm256_cmpgt_epi32(bound, lane));
+            _mm256_blendv_ps(_mm256_set1_ps(fill), v[h], keep)
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut i8, v: F) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let low = _mm256_castsi256_si128(words);
+            let bytes = _mm_packs_epi16(low, _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(v: F) -> f32 {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let v = _mm256_add_ps(v[0], v[1]);
+            let x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn max_lane(v: F) -> f32 {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let v = _mm256_max_ps(v[0], v[1]);
+            let x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+}
