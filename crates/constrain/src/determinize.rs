@@ -42,6 +42,8 @@ pub(crate) struct Counter {
     pub(crate) need: u32,
     /// Further items that may come; [`UNBOUNDED`] stays.
     pub(crate) left: u32,
+    /// Fewest bytes of an item.
+    pub(crate) shortest: u32,
 }
 
 /// One way of having read the input so far.
@@ -114,7 +116,7 @@ impl Determinizer {
             subsets: Vec::new(),
             threads: Vec::new(),
             buckets: vec![0; 64],
-            counters: vec![Counter { parent: 0, need: 0, left: 0 }],
+            counters: vec![Counter { parent: 0, need: 0, left: 0, shortest: 0 }],
             counter_index: FxHashMap::default(),
             work: 0,
             scratch: Scratch { seen: vec![(0, 0); nfa.ops.len()], ..Scratch::default() },
@@ -232,6 +234,32 @@ impl Determinizer {
         self.scratch.rows = rows;
     }
 
+    /// A state that no token of at most `longest` bytes tells apart from this one: counters
+    /// count no further than such a token can. Masks are kept for that state.
+    pub(crate) fn clamp(&mut self, nfa: &Nfa, state: State, longest: usize) -> State {
+        if self.threads(state).iter().all(|thread| thread.counter == 0) {
+            return state;
+        }
+        let mut threads = self.threads(state).to_vec();
+        for thread in &mut threads {
+            thread.counter = self.clamp_counter(thread.counter, longest);
+        }
+        self.state_of(nfa, &threads)
+    }
+
+    fn clamp_counter(&mut self, id: CounterId, longest: usize) -> CounterId {
+        // Counters nest no deeper than the tree.
+        if id == 0 {
+            return 0;
+        }
+        let counter = self.counters[id as usize];
+        // The item in progress may end at once; each further one takes `shortest` bytes.
+        let ends = longest as u32 / counter.shortest.max(1) + 2;
+        let parent = self.clamp_counter(counter.parent, longest);
+        let (need, left) = (counter.need.min(ends), counter.left.min(ends));
+        self.counter_id(Counter { parent, need, left, ..counter })
+    }
+
     /// The state of a set of threads; every thread must be alive.
     pub(crate) fn state_of(&mut self, nfa: &Nfa, threads: &[Thread]) -> State {
         self.begin();
@@ -276,11 +304,12 @@ impl Determinizer {
                     let edges = &nfa.edges[from as usize..to as usize];
                     self.scratch.stack.extend(edges.iter().rev().map(|state| at(*state)));
                 }
-                Op::Enter { min, max, body, skip } => {
+                Op::Enter { min, max, shortest, body, skip } => {
                     if skip != NONE {
                         self.scratch.stack.push(at(skip));
                     }
-                    let counter = Counter { parent: thread.counter, need: min, left: max };
+                    let parent = thread.counter;
+                    let counter = Counter { parent, need: min, left: max, shortest };
                     self.enter(body, counter);
                 }
                 Op::Again { again, exit, nullable } => {

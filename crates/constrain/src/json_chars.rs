@@ -33,7 +33,7 @@ struct Known {
 impl Known {
     // The automata are small constants, so building them passes every limit.
     fn new(form: CharForm) -> Option<Self> {
-        let node = tree(form);
+        let node = spelled(form);
         let dfa = node_to_dfa(&node, &Limits::default()).ok().flatten()?;
         let table = Arc::new(Table::trimmed(&Arc::new(dfa), Some(form))?);
         Some(Self { node, table })
@@ -70,6 +70,13 @@ pub(crate) fn table_of(dfa: &Arc<Dfa>) -> Option<Arc<Table>> {
 
 /// One character of a JSON string: a UTF-8 sequence that needs no escape, or an escape.
 pub(crate) fn tree(form: CharForm) -> Node {
+    match table(form) {
+        Some(table) => Node::Automaton(Arc::clone(&table.dfa)),
+        None => spelled(form),
+    }
+}
+
+fn spelled(form: CharForm) -> Node {
     let set = |ranges: &[(u8, u8)]| {
         Node::Set(ranges.iter().fold(ByteSet::EMPTY, |set, (a, b)| set.union(&ByteSet::range(*a, *b))))
     };

@@ -49,7 +49,8 @@ pub(crate) enum Op {
     Split { from: u32, to: u32 },
     /// Starts a counted loop: pushes a counter and goes to `body`; `skip` when it may be left
     /// out altogether.
-    Enter { min: u32, max: u32, body: NfaState, skip: NfaState },
+    /// `shortest`: fewest bytes of an item and its separator.
+    Enter { min: u32, max: u32, shortest: u32, body: NfaState, skip: NfaState },
     /// An item of the loop is complete: `again` when the counter allows one more, `exit` when it
     /// has enough.
     /// `nullable`: the item may be empty, so items without a byte are not counted.
@@ -296,7 +297,9 @@ impl Builder<'_> {
         let nullable = separator.is_none_or(nullable) && nullable(item);
         let min = if nullable { 0 } else { min };
         self.ops[hub as usize] = Op::Again { again, exit: next, nullable };
-        self.push(Op::Enter { min, max, body, skip }).map(Some)
+        let shortest =
+            shortest(item).saturating_add(separator.map_or(0, shortest)).min(u64::from(u32::MAX));
+        self.push(Op::Enter { min, max, shortest: shortest as u32, body, skip }).map(Some)
     }
 
     fn goto(&mut self, next: NfaState) -> Op {
@@ -515,6 +518,26 @@ fn nullable(node: &Node) -> bool {
                 && nullable(close)
                 && members.iter().all(|m| !m.required || nullable(&m.node))
                 && (required <= 1 || nullable(separator))
+        }
+    }
+}
+
+/// Fewest bytes of a string of the language, at most; saturates.
+fn shortest(node: &Node) -> u64 {
+    let times = |one: u64, n: u32| one.saturating_mul(u64::from(n));
+    match node {
+        Node::Empty => 0,
+        Node::Set(_) => 1,
+        Node::Concat(parts) => parts.iter().fold(0, |sum, part| sum.saturating_add(shortest(part))),
+        Node::Alt(options) => options.iter().map(shortest).min().unwrap_or(0),
+        Node::Repeat { node, min, .. } => times(shortest(node), *min),
+        Node::Separated { node, separator, min, .. } => times(shortest(node), *min)
+            .saturating_add(times(shortest(separator), min.saturating_sub(1))),
+        Node::Automaton(dfa) => u64::from(dfa.n_states > 0 && !dfa.accept[0]),
+        Node::Members { open, members, close, .. } => {
+            let required = members.iter().filter(|m| m.required).map(|m| shortest(&m.node));
+            let ends = shortest(open).saturating_add(shortest(close));
+            required.fold(ends, u64::saturating_add)
         }
     }
 }

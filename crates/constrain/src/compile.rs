@@ -1,0 +1,147 @@
+//! Compiled grammars: what all requests with one grammar and one tokenizer share.
+//!
+//! A compiled grammar is an NFA in which every state is alive, and a cache: the deterministic
+//! states, transitions and masks that outputs have needed so far. Compiling is linear in the
+//! grammar; no state is made before an output reaches it, so there is no blow-up to wait for.
+//!
+//! The cache is bounded by [`Limits::cache_bytes`]: when it is full, an operation that needs
+//! something new starts it afresh, and constraints find their states again by replaying their
+//! tokens. A warm mask is a read lock and a shared handle.
+
+use crate::constraint::{ConstraintOptions, TokenConstraint};
+use crate::determinize::{Determinizer, State};
+use crate::error::ConstrainError;
+use crate::grammar::Grammar;
+use crate::limits::Limits;
+use crate::lower::lower;
+use crate::mask::Mask;
+use crate::masks;
+use crate::nfa::{Counting, Nfa};
+use crate::runtime::Runtime;
+use crate::vocabulary::Vocabulary;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A grammar for one vocabulary.
+#[derive(Debug)]
+pub struct CompiledGrammar {
+    pub(crate) nfa: Nfa,
+    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) limits: Limits,
+    cache: RwLock<Cache>,
+}
+
+/// What was made on demand.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    /// Counts the times the cache was emptied: states of another epoch mean nothing.
+    pub(crate) epoch: u64,
+    pub(crate) automaton: Determinizer,
+    /// By state.
+    masks: Vec<Option<Mask>>,
+    mask_bytes: usize,
+}
+
+/// Compiles a grammar for a vocabulary.
+pub fn compile(
+    grammar: &Grammar,
+    vocabulary: &Arc<Vocabulary>,
+    limits: &Limits,
+) -> Result<Arc<CompiledGrammar>, ConstrainError> {
+    let node = lower(grammar, limits)?;
+    let Some(nfa) = Nfa::build(&node, Counting::Counters, limits)? else {
+        return Err(ConstrainError::Grammar {
+            message: "no output can follow this grammar".to_owned(),
+            pointer: String::new(),
+        });
+    };
+    let automaton = Determinizer::new(&nfa);
+    let cache = Cache { epoch: 0, automaton, masks: Vec::new(), mask_bytes: 0 };
+    let compiled = CompiledGrammar {
+        nfa,
+        vocabulary: Arc::clone(vocabulary),
+        limits: limits.clone(),
+        cache: RwLock::new(cache),
+    };
+    if !vocabulary.spells_all {
+        masks::find_stuck(&compiled)?;
+    }
+    Ok(Arc::new(compiled))
+}
+
+impl CompiledGrammar {
+    /// A constraint at the start of an output.
+    pub fn constraint(self: &Arc<Self>, options: ConstraintOptions) -> Box<dyn TokenConstraint> {
+        Box::new(Runtime::new(Arc::clone(self), options))
+    }
+
+    /// Bytes of memory held at present.
+    pub fn memory_bytes(&self) -> usize {
+        self.nfa.memory_bytes() + self.read().bytes()
+    }
+
+    /// The vocabulary.
+    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+        &self.vocabulary
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Cache> {
+        // A panic under the lock leaves at worst an unfinished row; rows are made again.
+        self.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cache to add to, emptied first when it is full.
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Cache> {
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.bytes() > self.limits.cache_bytes {
+            *cache = Cache {
+                epoch: cache.epoch + 1,
+                automaton: Determinizer::new(&self.nfa),
+                masks: Vec::new(),
+                mask_bytes: 0,
+            };
+        }
+        cache
+    }
+}
+
+impl Cache {
+    /// Bytes of memory held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.automaton.bytes() + self.mask_bytes + size_of_val(&*self.masks)
+    }
+
+    /// A mask made before.
+    pub(crate) fn known_mask(&self, state: State) -> Option<&Mask> {
+        self.masks.get(state as usize)?.as_ref()
+    }
+
+    /// The mask of a state.
+    pub(crate) fn mask(
+        &mut self,
+        grammar: &CompiledGrammar,
+        state: State,
+    ) -> Result<Mask, ConstrainError> {
+        if let Some(mask) = self.known_mask(state) {
+            return Ok(mask.clone());
+        }
+        let shared = self.automaton.clamp(&grammar.nfa, state, grammar.vocabulary.longest);
+        let mask = match self.known_mask(shared) {
+            Some(mask) => mask.clone(),
+            None => {
+                let mask = masks::make(grammar, &mut self.automaton, shared)?;
+                self.mask_bytes += mask.bytes();
+                self.keep(shared, &mask);
+                mask
+            }
+        };
+        self.keep(state, &mask);
+        Ok(mask)
+    }
+
+    fn keep(&mut self, state: State, mask: &Mask) {
+        if self.masks.len() <= state as usize {
+            self.masks.resize(self.automaton.len(), None);
+        }
+        self.masks[state as usize] = Some(mask.clone());
+    }
+}

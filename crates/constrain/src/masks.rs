@@ -1,0 +1,130 @@
+//! Making the mask of a run-time state.
+
+use crate::ast::ByteSet;
+use crate::compile::CompiledGrammar;
+use crate::determinize::{DEAD_STATE, Determinizer, State, out_of_work};
+use crate::error::ConstrainError;
+use crate::limits::Limits;
+use crate::mask::{Mask, allow};
+use crate::nfa::Nfa;
+use crate::walk::{Automaton, walk};
+
+/// The mask of a state: the tokens that stay alive, and the end token where it accepts.
+pub(crate) fn make(
+    grammar: &CompiledGrammar,
+    automaton: &mut Determinizer,
+    state: State,
+) -> Result<Mask, ConstrainError> {
+    let vocabulary = &grammar.vocabulary;
+    let mut words = vec![0; vocabulary.mask_words()];
+    let accepts = automaton.accepts(state);
+    let mut lazy = Lazy::new(grammar, automaton);
+    walk(&vocabulary.trie, &mut lazy, state, |tokens, _| {
+        for &token in tokens {
+            allow(&mut words, token);
+        }
+    })?;
+    if accepts && let Some(eos) = vocabulary.eos() {
+        allow(&mut words, eos);
+    }
+    let mask = Mask::new(words);
+    if mask.allowed() == 0 && !accepts {
+        return Err(stuck(&grammar.nfa, automaton, state));
+    }
+    Ok(mask)
+}
+
+fn stuck(nfa: &Nfa, automaton: &Determinizer, state: State) -> ConstrainError {
+    ConstrainError::Stuck { state: u64::from(state), missing: spell(&automaton.live(nfa, state)) }
+}
+
+/// A byte set for a reader: printable bytes as they are, others as `\xHH`, runs with a dash.
+fn spell(set: &ByteSet) -> String {
+    let one = |byte: u8| match byte {
+        b'!'..=b'~' => char::from(byte).to_string(),
+        _ => format!("\\x{byte:02x}"),
+    };
+    let bytes: Vec<u8> = set.iter().collect();
+    let runs = bytes.chunk_by(|a, b| a + 1 == *b);
+    let runs = runs.map(|run| match run {
+        [a, .., b] if run.len() > 2 => format!("{}-{}", one(*a), one(*b)),
+        few => few.iter().map(|byte| one(*byte)).collect::<Vec<_>>().join(" "),
+    });
+    runs.collect::<Vec<_>>().join(" ")
+}
+
+/// Most states looked at by [`find_stuck`].
+const STUCK_STATES: usize = 2_000;
+
+/// Looks, token by token, for a state that the vocabulary cannot leave, as far as the first
+/// states go; beyond them a constraint reports it when it gets there.
+pub(crate) fn find_stuck(grammar: &CompiledGrammar) -> Result<(), ConstrainError> {
+    let mut cache = grammar.write();
+    let automaton = &mut cache.automaton;
+    let mut queue = vec![crate::determinize::START];
+    let mut seen: rustc_hash::FxHashSet<State> = queue.iter().copied().collect();
+    let mut at = 0;
+    while at < queue.len().min(STUCK_STATES) {
+        let state = queue[at];
+        at += 1;
+        let mut lazy = Lazy::new(grammar, automaton);
+        let mut leaves = false;
+        walk(&grammar.vocabulary.trie, &mut lazy, state, |tokens, next| {
+            if !tokens.is_empty() {
+                leaves = true;
+                if seen.insert(next) {
+                    queue.push(next);
+                }
+            }
+        })?;
+        if !leaves && !automaton.accepts(state) {
+            return Err(stuck(&grammar.nfa, automaton, state));
+        }
+    }
+    Ok(())
+}
+
+/// The lazily made automaton in a walk.
+pub(crate) struct Lazy<'a> {
+    nfa: &'a Nfa,
+    automaton: &'a mut Determinizer,
+    limits: &'a Limits,
+    most_work: u64,
+}
+
+impl<'a> Lazy<'a> {
+    pub(crate) fn new(grammar: &'a CompiledGrammar, automaton: &'a mut Determinizer) -> Self {
+        let most_work = automaton.work.saturating_add(grammar.limits.compile_work);
+        Self { nfa: &grammar.nfa, automaton, limits: &grammar.limits, most_work }
+    }
+}
+
+impl Automaton for Lazy<'_> {
+    type State = State;
+
+    #[inline]
+    fn step(&mut self, state: State, byte: u8) -> Option<State> {
+        let class = self.nfa.classes.of[byte as usize];
+        let next = self.automaton.step(self.nfa, state, class);
+        (next != DEAD_STATE).then_some(next)
+    }
+
+    fn live(&self, state: State) -> ByteSet {
+        self.automaton.live(self.nfa, state)
+    }
+
+    /// The cache starts below its limit, so an operation that ends above twice the limit alone
+    /// made more than the limit.
+    fn check(&mut self) -> Result<(), ConstrainError> {
+        if self.automaton.work > self.most_work {
+            return Err(out_of_work(self.limits));
+        }
+        Limits::check(
+            "cache_bytes",
+            self.limits.cache_bytes,
+            self.automaton.bytes() / 2,
+            "",
+            "use smaller repeat counts or fewer overlapping alternatives",
+        )
+    }
+}

@@ -1,0 +1,223 @@
+//! A place in a compiled grammar.
+
+use crate::compile::{Cache, CompiledGrammar};
+use crate::constraint::{ConstraintOptions, TokenConstraint};
+use crate::determinize::{DEAD_STATE, START, State};
+use crate::error::ConstrainError;
+use crate::mask::Mask;
+use std::sync::Arc;
+
+/// Most bytes that [`TokenConstraint::forced_bytes`] looks ahead.
+const MOST_FORCED: usize = 4096;
+
+/// The constraint over a compiled grammar.
+#[derive(Debug, Clone)]
+pub(crate) struct Runtime {
+    grammar: Arc<CompiledGrammar>,
+    options: ConstraintOptions,
+    epoch: u64,
+    /// The tokens taken, without the end token.
+    tokens: Vec<u32>,
+    /// The state before each token and the current one; of `epoch`.
+    states: Vec<State>,
+    complete: bool,
+    ended: bool,
+}
+
+impl Runtime {
+    pub(crate) fn new(grammar: Arc<CompiledGrammar>, options: ConstraintOptions) -> Self {
+        let cache = grammar.read();
+        let (epoch, complete) = (cache.epoch, cache.automaton.accepts(START));
+        drop(cache);
+        let (tokens, states) = (Vec::new(), vec![START]);
+        Self { grammar, options, epoch, tokens, states, complete, ended: false }
+    }
+
+    fn state(&self) -> State {
+        // `states` always holds the start.
+        self.states.last().copied().unwrap_or(START)
+    }
+
+    /// The states in the cache as it is now: those held, or the tokens replayed.
+    fn states_in(&self, cache: &mut Cache) -> Option<Vec<State>> {
+        if self.epoch == cache.epoch {
+            return None;
+        }
+        let nfa = &self.grammar.nfa;
+        let mut state = START;
+        let mut states = vec![state];
+        for &token in &self.tokens {
+            for &byte in self.grammar.vocabulary.token(token) {
+                state = cache.automaton.step(nfa, state, nfa.classes.of[byte as usize]);
+            }
+            states.push(state);
+        }
+        Some(states)
+    }
+
+    fn sync(&mut self, cache: &mut Cache) {
+        if let Some(states) = self.states_in(cache) {
+            self.states = states;
+            self.epoch = cache.epoch;
+        }
+    }
+
+    /// The current state in the cache as it is now.
+    fn state_in(&self, cache: &mut Cache) -> State {
+        match self.states_in(cache) {
+            Some(states) => states.last().copied().unwrap_or(START),
+            None => self.state(),
+        }
+    }
+
+    fn refuse(&self, token: u32, why: &str) -> ConstrainError {
+        ConstrainError::Constraint {
+            message: format!("token {token} {why} after {} tokens", self.tokens.len()),
+        }
+    }
+
+    fn take(&mut self, next: State, complete: bool, token: u32) {
+        self.states.push(next);
+        self.tokens.push(token);
+        self.complete = complete;
+    }
+
+    /// The plain mask of the current state.
+    fn plain(&mut self) -> Result<Mask, ConstrainError> {
+        let grammar = Arc::clone(&self.grammar);
+        let cache = grammar.read();
+        if cache.epoch == self.epoch
+            && let Some(mask) = cache.known_mask(self.state())
+        {
+            return Ok(mask.clone());
+        }
+        drop(cache);
+        let mut cache = grammar.write();
+        self.sync(&mut cache);
+        let state = self.state();
+        cache.mask(&grammar, state)
+    }
+}
+
+impl TokenConstraint for Runtime {
+    fn mask(&mut self, remaining: Option<u32>) -> Result<Mask, ConstrainError> {
+        if self.ended {
+            return Ok(Mask::new(vec![0; self.grammar.vocabulary.mask_words()]));
+        }
+        let _ = remaining;
+        self.plain()
+    }
+
+    fn advance(&mut self, token: u32) -> Result<(), ConstrainError> {
+        if self.ended {
+            return Err(self.refuse(token, "cannot follow the end token"));
+        }
+        let grammar = Arc::clone(&self.grammar);
+        if grammar.vocabulary.eos() == Some(token) {
+            if !self.complete {
+                return Err(self.refuse(token, "ends an output that is not complete"));
+            }
+            self.ended = true;
+            return Ok(());
+        }
+        let bytes = grammar.vocabulary.token(token);
+        if bytes.is_empty() {
+            return Err(self.refuse(token, "is special, empty or unknown"));
+        }
+        let nfa = &grammar.nfa;
+        let cache = grammar.read();
+        if cache.epoch == self.epoch {
+            let mut state = Some(self.state());
+            for &byte in bytes {
+                let class = nfa.classes.of[byte as usize];
+                state = match state {
+                    Some(DEAD_STATE) => return Err(self.refuse(token, "is not allowed")),
+                    Some(known) => cache.automaton.known(known, class),
+                    None => break,
+                };
+            }
+            match state {
+                Some(DEAD_STATE) => return Err(self.refuse(token, "is not allowed")),
+                Some(state) => {
+                    let complete = cache.automaton.accepts(state);
+                    drop(cache);
+                    self.take(state, complete, token);
+                    return Ok(());
+                }
+                None => {}
+            }
+        }
+        drop(cache);
+        let mut cache = grammar.write();
+        self.sync(&mut cache);
+        let mut state = self.state();
+        for &byte in bytes {
+            state = cache.automaton.step(nfa, state, nfa.classes.of[byte as usize]);
+            if state == DEAD_STATE {
+                return Err(self.refuse(token, "is not allowed"));
+            }
+        }
+        self.take(state, cache.automaton.accepts(state), token);
+        Ok(())
+    }
+
+    fn rollback(&mut self, n: usize) -> Result<(), ConstrainError> {
+        let taken = self.tokens.len() + usize::from(self.ended);
+        if n > taken {
+            return Err(ConstrainError::Constraint {
+                message: format!("{n} tokens to take back, but only {taken} were taken"),
+            });
+        }
+        if n == 0 {
+            return Ok(());
+        }
+        let kept = self.tokens.len() - (n - usize::from(self.ended));
+        let grammar = Arc::clone(&self.grammar);
+        let mut cache = grammar.write();
+        self.sync(&mut cache);
+        self.ended = false;
+        self.tokens.truncate(kept);
+        self.states.truncate(kept + 1);
+        self.complete = cache.automaton.accepts(self.state());
+        Ok(())
+    }
+
+    fn fork(&self) -> Box<dyn TokenConstraint> {
+        Box::new(self.clone())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn is_done(&self) -> bool {
+        if self.ended {
+            return true;
+        }
+        // With an end token, a complete output can always take it.
+        if !self.complete || self.grammar.vocabulary.eos().is_some() {
+            return false;
+        }
+        self.clone().plain().is_ok_and(|mask| mask.allowed() == 0)
+    }
+
+    fn forced_bytes(&self) -> Vec<u8> {
+        let mut forced = Vec::new();
+        if self.ended {
+            return forced;
+        }
+        let grammar = &self.grammar;
+        let mut cache = grammar.write();
+        let mut state = self.state_in(&mut cache);
+        while forced.len() < MOST_FORCED && !cache.automaton.accepts(state) {
+            let live = cache.automaton.live(&grammar.nfa, state);
+            let (1, Some(byte)) = (live.len(), live.iter().next()) else {
+                break;
+            };
+            forced.push(byte);
+            let class = grammar.nfa.classes.of[byte as usize];
+            state = cache.automaton.step(&grammar.nfa, state, class);
+        }
+        forced
+    }
+}

@@ -1,0 +1,71 @@
+//! The walk that makes a mask: the trie and the automaton side by side.
+//!
+//! A child is visited only when its byte is live, so the cost is the number of trie nodes the
+//! grammar can reach, not the vocabulary. The stack is explicit and holds at most one block of
+//! children per level.
+
+use crate::ast::ByteSet;
+use crate::error::ConstrainError;
+use crate::trie::{NARROW, ROOT, Trie};
+
+/// What is walked beside the trie.
+pub(crate) trait Automaton {
+    /// A live state.
+    type State: Copy;
+
+    /// The state after a byte, if it is alive.
+    fn step(&mut self, state: Self::State, byte: u8) -> Option<Self::State>;
+
+    /// Bytes that keep a state alive; may hold more.
+    fn live(&self, state: Self::State) -> ByteSet;
+
+    /// Called now and then; an error stops the walk.
+    fn check(&mut self) -> Result<(), ConstrainError>;
+}
+
+/// Calls `visit(tokens, state)` for the tokens whose bytes all stay alive from `state`.
+pub(crate) fn walk<A: Automaton>(
+    trie: &Trie,
+    automaton: &mut A,
+    state: A::State,
+    mut visit: impl FnMut(&[u32], A::State),
+) -> Result<(), ConstrainError> {
+    let mut stack = vec![(ROOT, state)];
+    let mut check = 0_u32;
+    while let Some((node, state)) = stack.pop() {
+        check = check.wrapping_add(1);
+        if check % 1024 == 0 {
+            automaton.check()?;
+        }
+        let node = trie.node(node);
+        let children = trie.children(node);
+        let mut enter = |index: usize, automaton: &mut A| {
+            let child = &children[index];
+            if let Some(next) = automaton.step(state, child.byte) {
+                visit(trie.tokens(&child.token), next);
+                if child.children > 0 {
+                    stack.push((node.child + index as u32, next));
+                }
+            }
+        };
+        if node.wide == NARROW {
+            for index in 0..children.len() {
+                enter(index, automaton);
+            }
+            continue;
+        }
+        // Only the bytes that both have; a child's index is the rank of its byte.
+        let (bytes, live) = (trie.bytes_below(node.wide).0, automaton.live(state).0);
+        let mut before = 0;
+        for (bytes, live) in bytes.into_iter().zip(live) {
+            let mut both = bytes & live;
+            while both != 0 {
+                let bit = both & both.wrapping_neg();
+                both ^= bit;
+                enter(before + (bytes & (bit - 1)).count_ones() as usize, automaton);
+            }
+            before += bytes.count_ones() as usize;
+        }
+    }
+    Ok(())
+}
