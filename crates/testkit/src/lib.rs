@@ -1,5 +1,7 @@
 //! Unpublished: tiny random model, slow oracles, proptest strategies.
 
+mod derivative;
 mod gguf_writer;
 
+pub use derivative::Expr;
 pub use gguf_writer::GgufWriter;
