@@ -1,5 +1,7 @@
 /** @type {import('jest').Config} */
 module.exports = {
+  // Only what is tested: the build products hold package.json files of the same names.
+  roots: ['<rootDir>/src', '<rootDir>/__test__'],
   testEnvironment: '<rootDir>/__test__/native-environment.cjs',
   testMatch: ['<rootDir>/__test__/**/*.test.ts'],
   transform: {

@@ -1,5 +1,7 @@
 import { defineConfig } from 'tsdown'
 
+const swagger = ['swagger-ui.css', 'swagger-ui-bundle.js', 'swagger-ui-bundle.js.LICENSE.txt', 'LICENSE', 'NOTICE']
+
 export default defineConfig({
   entry: ['src/index.ts', 'src/routing/index.ts', 'src/cli/index.ts'],
   format: ['esm', 'cjs'],
@@ -11,4 +13,6 @@ export default defineConfig({
   unbundle: true,
   // The binding stays a file of its own beside dist/, where its loader looks for the .node file.
   deps: { neverBundle: [/binding\.js$/] },
+  // The page at /docs. Copied rather than depended on: swagger-ui-dist's own dependency reports installations home.
+  copy: swagger.map((file) => ({ from: `node_modules/swagger-ui-dist/${file}`, to: 'dist/swagger-ui' })),
 })
