@@ -1,0 +1,298 @@
+//! Integer products with AVX2: `vpmaddubsw` multiplies, sums stay in 16 bits as long as they fit.
+//!
+//! A pair of products is at most `2 * largest * 127`: of nibbles eight pairs fit into 16 bits
+//! (30,480), of 5-bit integers four (31,496), of 6-bit ones two (32,004); then `vpmaddwd` widens.
+//! Signed bytes use the sign trick, |a| times w with a's sign, and are widened at once.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::{Job, groups};
+use crate::activations::{Activations, Group};
+use crate::tiles::{BLOCK_COLUMNS, Format};
+
+/// Rows from which on a tile is unpacked once for all of them.
+const PANEL: usize = 16;
+/// Bytes of an unpacked block's integers.
+const UNPACKED: usize = 512;
+
+/// # Safety
+/// The contract of [`super::product`]; the CPU has the features.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
+    // SAFETY: the same contract; `in_step` is used with one group of as many rows as it names.
+    unsafe {
+        match input.rows() {
+            1 => in_step::<F, 4, 1>(job, input),
+            2 => in_step::<F, 2, 2>(job, input),
+            rows if rows >= PANEL && !F::BYTES => panels::<F>(job, input),
+            _ => one_by_one::<F>(job, job.tiles.start, input),
+        }
+    }
+}
+
+/// `S` tiles at a time times all `M` rows.
+///
+/// # Safety
+/// The contract of [`super::product`]; the input has `M` rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
+    let group = input.group(0);
+    let mut tile = job.tiles.start;
+    // SAFETY: `tile + S` stays within the job's tiles.
+    unsafe {
+        while tile + S <= job.tiles.end {
+            let more = tile + 2 * S <= job.tiles.end;
+            let ahead = if more { S * job.tile_bytes } else { 0 };
+            kernel::<F, false, S, M>(job, tile, std::ptr::null(), group, 0, ahead);
+            tile += S;
+        }
+        one_by_one::<F>(job, tile, input);
+    }
+}
+
+/// One tile at a time, from `first` on, times all rows, four at a time.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
+    for tile in first..job.tiles.end {
+        for (row, group) in groups(input) {
+            let mut done = 0;
+            while done < group.stride {
+                let none = std::ptr::null();
+                // SAFETY: rows `done` to `done + M` are the group's.
+                unsafe {
+                    let rest = group.from_row(done);
+                    let row = row + done;
+                    done += match group.stride - done {
+                        1 => kernel::<F, false, 1, 1>(job, tile, none, rest, row, 0),
+                        2 => kernel::<F, false, 1, 2>(job, tile, none, rest, row, 0),
+                        3 => kernel::<F, false, 1, 3>(job, tile, none, rest, row, 0),
+                        _ => kernel::<F, false, 1, 4>(job, tile, none, rest, row, 0),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// One tile at a time, unpacked to bytes first, times all rows, three at a time (which fills the
+/// sixteen registers).
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
+    let mut panel = vec![_mm256_setzero_si256(); job.blocks * UNPACKED / 32];
+    for tile in job.tiles.clone() {
+        let to = panel.as_mut_ptr();
+        for b in 0..job.blocks {
+            for half in 0..2 {
+                for g in 0..4 {
+                    // SAFETY: block b of the tile, and of the panel.
+                    unsafe {
+                        let p = job.tile(tile).add(b * F::BLOCK);
+                        let to = to.add((b * 8 + half * 4 + g) * 2);
+                        *to = unpack::<F>(p, half, g, 0);
+                        *to.add(1) = unpack::<F>(p, half, g, 1);
+                    }
+                }
+            }
+        }
+        let panel = panel.as_ptr().cast::<u8>();
+        for (row, group) in groups(input) {
+            let mut done = 0;
+            while done < group.stride {
+                // SAFETY: rows `done` to `done + M` are the group's; the panel is the tile's.
+                unsafe {
+                    let rest = group.from_row(done);
+                    let row = row + done;
+                    done += match group.stride - done {
+                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row, 0),
+                        2 | 4 => kernel::<F, true, 1, 2>(job, tile, panel, rest, row, 0),
+                        _ => kernel::<F, true, 1, 3>(job, tile, panel, rest, row, 0),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// The integers of group `g` of half `half` of a block: tile rows 0 to 7 or (`upper` = 1) 8 to 15.
+///
+/// # Safety
+/// `p` is a block of the format; `half` and `upper` are below 2 and `g` below 4.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn unpack<F: Format>(p: *const u8, half: usize, g: usize, upper: usize) -> __m256i {
+    // SAFETY: all loads are inside the block.
+    unsafe {
+        let at = p.add(g * 64 + upper * 32);
+        if F::BYTES {
+            return _mm256_loadu_si256(at.add(half * 256).cast());
+        }
+        let v = _mm256_loadu_si256(at.cast());
+        let v = if half == 0 { v } else { _mm256_srli_epi16::<4>(v) };
+        let v = _mm256_and_si256(v, _mm256_set1_epi8(15));
+        if F::HIGH_BITS == 0 {
+            return v;
+        }
+        let (plane, bits, left) = if F::HIGH_BITS == 1 {
+            (256, 16, 4 - (half * 4 + g) as i32)
+        } else {
+            (256 + half * 64, 48, 4 - 2 * g as i32)
+        };
+        let h = _mm256_loadu_si256(p.add(plane + upper * 32).cast());
+        let moved = if left >= 0 {
+            _mm256_sll_epi16(h, _mm_cvtsi32_si128(left))
+        } else {
+            _mm256_srl_epi16(h, _mm_cvtsi32_si128(-left))
+        };
+        _mm256_or_si256(v, _mm256_and_si256(moved, _mm256_set1_epi8(bits)))
+    }
+}
+
+/// Keeps LLVM from re-associating the integer sums into trees, which spills: up to 1.7 times
+/// slower.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fence(x: &mut __m256i) {
+    // SAFETY: the text is a comment; the register is handed through unchanged.
+    unsafe {
+        asm!("/* {0} */", inout(ymm_reg) * x, options(pure, nomem, nostack, preserves_flags));
+    }
+}
+
+/// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
+/// on; with `PANEL` the integers come from `panel`. `ahead` is how far on a later tile's weights
+/// lie (to prefetch), or 0. Returns `M`.
+///
+/// # Safety
+/// The tiles are the job's, the rows the input's; `panel` is the unpacked tile if `PANEL`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
+    job: &Job,
+    tile: usize,
+    panel: *const u8,
+    acts: Group,
+    row: usize,
+    ahead: usize,
+) -> usize {
+    let ones = _mm256_set1_epi16(1);
+    let zero = _mm256_setzero_si256();
+    let mut acc = [[[_mm256_setzero_ps(); M]; 2]; S];
+    // SAFETY: every address is inside of tile, panel, activations or output by the contract;
+    // prefetching may name any address.
+    unsafe {
+        let first = job.tile(tile);
+        for b in 0..job.blocks {
+            for s in 0..S {
+                let p = first.add(s * job.tile_bytes + b * F::BLOCK);
+                if ahead > 0 {
+                    for line in 0..F::BLOCK.div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead + line * 64).cast());
+                    }
+                }
+                let a = acts.ints.add(b * acts.stride * BLOCK_COLUMNS).cast::<i32>();
+                // Sums in 16 bits, and in 32 bits for each half of the block.
+                let mut narrow = [[zero; M]; 2];
+                let mut wide = [[[zero; M]; 2]; 2];
+                for half in 0..2 {
+                    for g in 0..4 {
+                        let mut w = [zero; 2];
+                        for (upper, w) in w.iter_mut().enumerate() {
+                            *w = if PANEL {
+                                let at = ((b * 8 + half * 4 + g) * 2 + upper) * 32;
+                                _mm256_load_si256(panel.add(at).cast())
+                            } else {
+                                unpack::<F>(p, half, g, upper)
+                            };
+                        }
+                        for m in 0..M {
+                            let x = _mm256_set1_epi32(a.add(m * 8 + half * 4 + g).read());
+                            for upper in 0..2 {
+                                if F::BYTES {
+                                    let w = _mm256_sign_epi8(w[upper], x);
+                                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), w);
+                                    let sum = &mut wide[0][upper][m];
+                                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+                                    if M > 1 {
+                                        fence(sum);
+                                    }
+                                } else {
+                                    let pairs = _mm256_maddubs_epi16(w[upper], x);
+                                    let sum = &mut narrow[upper][m];
+                                    *sum = _mm256_add_epi16(*sum, pairs);
+                                    if M > 1 {
+                                        fence(sum);
+                                    }
+                                }
+                            }
+                        }
+                        // Widen before the next sum could overflow.
+                        let full = match F::HIGH_BITS {
+                            0 => half == 1 && g == 3,
+                            1 => g == 3,
+                            _ => g % 2 == 1,
+                        };
+                        if !F::BYTES && full {
+                            let to = if F::HALVES { half } else { 0 };
+                            for upper in 0..2 {
+                                for m in 0..M {
+                                    let pairs = _mm256_madd_epi16(narrow[upper][m], ones);
+                                    let sum = &mut wide[to][upper][m];
+                                    *sum = _mm256_add_epi32(*sum, pairs);
+                                    narrow[upper][m] = zero;
+                                }
+                            }
+                        }
+                    }
+                }
+                for upper in 0..2 {
+                    let scales = p.add(F::SCALES + upper * 16);
+                    let scale = _mm256_cvtph_ps(_mm_loadu_si128(scales.cast()));
+                    let second = if F::MIN || F::HALVES {
+                        _mm256_cvtph_ps(_mm_loadu_si128(scales.add(32).cast()))
+                    } else {
+                        _mm256_setzero_ps()
+                    };
+                    for m in 0..M {
+                        let at = b * acts.stride + m;
+                        let by = _mm256_set1_ps(*acts.scales.add(at));
+                        let to = &mut acc[s][upper][m];
+                        let mut sum = wide[0][upper][m];
+                        if F::OFFSET_BITS > 0 {
+                            let of = if F::HALVES { acts.lows } else { acts.totals };
+                            let offset = *of.add(at) << F::OFFSET_BITS;
+                            sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(offset));
+                        }
+                        let x = _mm256_cvtepi32_ps(sum);
+                        *to = _mm256_fmadd_ps(x, _mm256_mul_ps(scale, by), *to);
+                        if F::HALVES {
+                            let highs = *acts.totals.add(at) - *acts.lows.add(at);
+                            let offset = _mm256_set1_epi32(highs << F::OFFSET_BITS);
+                            let sum = _mm256_sub_epi32(wide[1][upper][m], offset);
+                            let x = _mm256_cvtepi32_ps(sum);
+                            *to = _mm256_fmadd_ps(x, _mm256_mul_ps(second, by), *to);
+                        }
+                        if F::MIN {
+                            let sums = _mm256_set1_ps(*acts.sums.add(at));
+                            *to = _mm256_fmadd_ps(second, sums, *to);
+                        }
+                    }
+                }
+            }
+        }
+        for (s, acc) in acc.iter().enumerate() {
+            for (upper, acc) in acc.iter().enumerate() {
+                for (m, &acc) in acc.iter().enumerate() {
+                    _mm256_storeu_ps(job.to(tile + s, row + m).add(upper * 8), acc);
+                }
+            }
+        }
+    }
+    M
+}

@@ -1,0 +1,228 @@
+//! Integer products with AVX-512 VNNI: `vpdpbusd` multiplies four columns of 16 rows at once.
+
+use std::arch::x86_64::*;
+
+use super::{Job, groups};
+use crate::activations::{Activations, Group};
+use crate::tiles::{BLOCK_COLUMNS, Format};
+
+/// # Safety
+/// The contract of [`super::product`]; the CPU has the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
+    // SAFETY: the same contract; `in_step` is used with one group of as many rows as it names.
+    unsafe {
+        match input.rows() {
+            1 => in_step::<F, 4, 1>(job, input),
+            2 => in_step::<F, 2, 2>(job, input),
+            3 => in_step::<F, 2, 3>(job, input),
+            4 => in_step::<F, 2, 4>(job, input),
+            _ => one_by_one::<F>(job, job.tiles.start, input),
+        }
+    }
+}
+
+/// `S` tiles at a time times all `M` rows.
+///
+/// # Safety
+/// The contract of [`super::product`]; the input has `M` rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
+    let group = input.group(0);
+    let mut tile = job.tiles.start;
+    // SAFETY: `tile + S` stays within the job's tiles.
+    unsafe {
+        while tile + S <= job.tiles.end {
+            let more = tile + 2 * S <= job.tiles.end;
+            kernel::<F, S, M>(job, tile, group, 0, if more { S * job.tile_bytes } else { 0 });
+            tile += S;
+        }
+        one_by_one::<F>(job, tile, input);
+    }
+}
+
+/// One tile at a time, from `first` on, times all rows.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
+    for tile in first..job.tiles.end {
+        for (row, group) in groups(input) {
+            // SAFETY: the contract.
+            unsafe { one_group::<F>(job, tile, group, row) }
+        }
+    }
+}
+
+/// One tile times a group of up to 16 rows that starts at input row `row`.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn one_group<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
+    let mut done = 0;
+    while done < group.stride {
+        // SAFETY: rows `done` to `done + M` are the group's.
+        unsafe {
+            let rest = group.from_row(done);
+            let row = row + done;
+            done += match group.stride - done {
+                1 => kernel::<F, 1, 1>(job, tile, rest, row, 0),
+                2 => kernel::<F, 1, 2>(job, tile, rest, row, 0),
+                3 => kernel::<F, 1, 3>(job, tile, rest, row, 0),
+                4 => kernel::<F, 1, 4>(job, tile, rest, row, 0),
+                5 => kernel::<F, 1, 5>(job, tile, rest, row, 0),
+                6 => kernel::<F, 1, 6>(job, tile, rest, row, 0),
+                7 => kernel::<F, 1, 7>(job, tile, rest, row, 0),
+                16 => kernel::<F, 1, 16>(job, tile, rest, row, 0),
+                _ => kernel::<F, 1, 8>(job, tile, rest, row, 0),
+            };
+        }
+    }
+}
+
+/// A block's integers, unpacked to a group of columns in each register.
+///
+/// # Safety
+/// `p` is a block of the format.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn unpack<F: Format>(p: *const u8) -> [__m512i; 8] {
+    let mut w = [_mm512_setzero_si512(); 8];
+    // SAFETY: all loads are inside the block.
+    unsafe {
+        if F::BYTES {
+            for (g, w) in w.iter_mut().enumerate() {
+                *w = _mm512_loadu_si512(p.add(g * 64).cast());
+            }
+            return w;
+        }
+        let nibble = _mm512_set1_epi8(15);
+        for g in 0..4 {
+            let v = _mm512_loadu_si512(p.add(g * 64).cast());
+            w[g] = _mm512_and_si512(v, nibble);
+            w[g + 4] = _mm512_and_si512(_mm512_srli_epi16::<4>(v), nibble);
+        }
+        if F::HIGH_BITS == 1 {
+            let h = _mm512_loadu_si512(p.add(256).cast());
+            let bit = _mm512_set1_epi8(16);
+            macro_rules! add {
+                ($($g:literal: $moved:expr),*) => {
+                    $(w[$g] = _mm512_or_si512(w[$g], _mm512_and_si512($moved, bit));)*
+                };
+            }
+            add!(
+                0: _mm512_slli_epi16::<4>(h), 1: _mm512_slli_epi16::<3>(h),
+                2: _mm512_slli_epi16::<2>(h), 3: _mm512_slli_epi16::<1>(h),
+                4: h, 5: _mm512_srli_epi16::<1>(h),
+                6: _mm512_srli_epi16::<2>(h), 7: _mm512_srli_epi16::<3>(h)
+            );
+        } else if F::HIGH_BITS == 2 {
+            let bits = _mm512_set1_epi8(48);
+            for half in 0..2 {
+                let h = _mm512_loadu_si512(p.add(256 + half * 64).cast());
+                let moved = [
+                    _mm512_slli_epi16::<4>(h),
+                    _mm512_slli_epi16::<2>(h),
+                    h,
+                    _mm512_srli_epi16::<2>(h),
+                ];
+                for (g, moved) in moved.into_iter().enumerate() {
+                    let at = half * 4 + g;
+                    w[at] = _mm512_or_si512(w[at], _mm512_and_si512(moved, bits));
+                }
+            }
+        }
+    }
+    w
+}
+
+/// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
+/// on; `ahead` is how far on a later tile's weights lie (to prefetch), or 0. Returns `M`.
+///
+/// # Safety
+/// The tiles are the job's, the rows the input's; the CPU has the features.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn kernel<F: Format, const S: usize, const M: usize>(
+    job: &Job,
+    tile: usize,
+    acts: Group,
+    row: usize,
+    ahead: usize,
+) -> usize {
+    let mut acc = [[_mm512_setzero_ps(); M]; S];
+    // SAFETY: every address is inside of tile, activations or output by the contract; prefetching
+    // may name any address.
+    unsafe {
+        let first = job.tile(tile);
+        for b in 0..job.blocks {
+            for s in 0..S {
+                let p = first.add(s * job.tile_bytes + b * F::BLOCK);
+                if ahead > 0 {
+                    for line in 0..F::BLOCK.div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead + line * 64).cast());
+                    }
+                }
+                let mut w = unpack::<F>(p);
+                if F::BYTES {
+                    // To unsigned bytes, 128 more; undone with the sum of the activations.
+                    for w in &mut w {
+                        *w = _mm512_xor_si512(*w, _mm512_set1_epi8(-128));
+                    }
+                }
+                let scales = p.add(F::SCALES);
+                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+                let second = if F::MIN || F::HALVES {
+                    _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(32).cast()))
+                } else {
+                    _mm512_setzero_ps()
+                };
+                for m in 0..M {
+                    let at = b * acts.stride + m;
+                    let a = acts.ints.add(at * BLOCK_COLUMNS).cast::<i32>();
+                    let mut low = _mm512_setzero_si512();
+                    let mut high = _mm512_setzero_si512();
+                    for g in 0..4 {
+                        let x = _mm512_set1_epi32(a.add(g).read());
+                        low = _mm512_dpbusd_epi32(low, w[g], x);
+                        let x = _mm512_set1_epi32(a.add(4 + g).read());
+                        high = _mm512_dpbusd_epi32(high, w[4 + g], x);
+                    }
+                    let by = _mm512_set1_ps(*acts.scales.add(at));
+                    if F::HALVES {
+                        let lows = *acts.lows.add(at);
+                        let highs = *acts.totals.add(at) - lows;
+                        low = _mm512_sub_epi32(low, _mm512_set1_epi32(lows << F::OFFSET_BITS));
+                        high = _mm512_sub_epi32(high, _mm512_set1_epi32(highs << F::OFFSET_BITS));
+                        let x = _mm512_cvtepi32_ps(low);
+                        acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(scale, by), acc[s][m]);
+                        let x = _mm512_cvtepi32_ps(high);
+                        acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(second, by), acc[s][m]);
+                        continue;
+                    }
+                    let mut sum = _mm512_add_epi32(low, high);
+                    let offset = if F::BYTES { 7 } else { F::OFFSET_BITS };
+                    if offset > 0 {
+                        let total = _mm512_set1_epi32(*acts.totals.add(at));
+                        let total = _mm512_sllv_epi32(total, _mm512_set1_epi32(offset as i32));
+                        sum = _mm512_sub_epi32(sum, total);
+                    }
+                    let x = _mm512_cvtepi32_ps(sum);
+                    acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(scale, by), acc[s][m]);
+                    if F::MIN {
+                        let sums = _mm512_set1_ps(*acts.sums.add(at));
+                        acc[s][m] = _mm512_fmadd_ps(second, sums, acc[s][m]);
+                    }
+                }
+            }
+        }
+        for (s, acc) in acc.iter().enumerate() {
+            for (m, &acc) in acc.iter().enumerate() {
+                _mm512_storeu_ps(job.to(tile + s, row + m), acc);
+            }
+        }
+    }
+    M
+}
