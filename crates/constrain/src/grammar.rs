@@ -23,8 +23,8 @@ pub enum Grammar {
         subset: Subset,
         /// `"whitespace"`: compact when absent.
         whitespace: Whitespace,
-        /// `"maxStringLength"`: bounds every string that the schema itself leaves unbounded, in
-        /// characters.
+        /// `"maxStringLength"`: bounds every string value, in characters. Keys and the values of
+        /// `enum` and `const` are the schema's own text and stay as they are.
         max_string_length: Option<u32>,
     },
     /// `{"type":"json_object","depth":3,"finite":true}`: any object, nested at most that deep.
@@ -114,6 +114,13 @@ impl Grammar {
                     }
                 };
                 let max_string_length = fields.count("maxStringLength")?;
+                // The strict subset is defined byte for byte; nothing varies it.
+                if subset == Subset::Strict && whitespace != Whitespace::Compact {
+                    return Err(fields.refuse("whitespace", "\"compact\" in the strict subset"));
+                }
+                if subset == Subset::Strict && max_string_length.is_some() {
+                    return Err(fields.refuse("maxStringLength", "no bound in the strict subset"));
+                }
                 let text = fields.text("schema")?;
                 (
                     Self::Schema { text, subset, whitespace, max_string_length },

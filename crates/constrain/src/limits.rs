@@ -18,7 +18,7 @@ pub struct Limits {
     /// strict subset makes of a schema. Default 1 MiB. Cost: parsing is linear, some 50 bytes of
     /// tree per pattern byte.
     pub pattern_bytes: usize,
-    /// Depth of groups and stacked quantifiers in a pattern. Default 500, so that the texts the
+    /// Depth of groups and stacked quantifiers in a pattern. Default 300, so that the texts the
     /// strict subset makes of schemas with hundreds of optional members parse. Cost: up to three
     /// stack frames per level while the automaton is built.
     pub pattern_nesting: usize,
@@ -55,7 +55,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             pattern_bytes: 1 << 20,
-            pattern_nesting: 500,
+            pattern_nesting: 300,
             nesting: 128,
             schema_bytes: 4 << 20,
             schema_nodes: 100_000,
