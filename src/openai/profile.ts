@@ -30,7 +30,7 @@ export interface Profile {
   readonly cutCall: 'tool_calls' | 'length'
   /** Optional request fields this profile serves; one that is not listed is an unknown field. */
   readonly optionalFields: ReadonlySet<string>
-  /** Fields that would change the answer and are not served: 422 by name. */
+  /** Fields that would change the answer: 422 by name on a route that does not serve them. */
   readonly refusedFields: ReadonlySet<string>
   /** Fields that describe the request and change nothing. */
   readonly metadataFields: ReadonlySet<string>
@@ -86,6 +86,10 @@ export const fullProfile: Profile = {
     'verbosity',
     'best_of',
     'suffix',
+    // On the completions route; the chat route serves them.
+    'tools',
+    'tool_choice',
+    'response_format',
     // Constraints as other servers spell them: dropping one quietly would drop a guarantee.
     'grammar',
     'json_schema',

@@ -1,0 +1,147 @@
+/**
+ * An engine without a model: it says what a script says, in small pieces. For tests of the wire and of the steps
+ * around an engine; what a model can say is tested with models.
+ */
+import type {
+  Chunk,
+  Engine,
+  GenerateRequest,
+  GenerateResult,
+  Generation,
+  RenderChatRequest,
+  TokenLogprob,
+} from '../../src/engine.js'
+import { AbortError } from '../../src/errors.js'
+
+export interface Said {
+  readonly text: string
+  readonly finishReason?: 'stop' | 'length'
+}
+
+export type Script = (request: GenerateRequest, prompt: string) => string | Said | Error | AsyncIterable<string>
+
+export class FakeEngine implements Engine {
+  readonly info = {
+    name: 'fake-model',
+    path: '/nowhere',
+    architecture: 'fake',
+    vocabSize: 0x11_0000,
+    contextLength: 4096,
+    trainedContextLength: 4096,
+    hasChatTemplate: true,
+    endTokenIds: [],
+  }
+  /** What was asked, in order. */
+  readonly asked: { request: GenerateRequest; prompt: string }[] = []
+  /** Generations that were aborted. */
+  aborted = 0
+  running = 0
+
+  constructor(
+    private readonly script: Script = () => 'Hello there.',
+    private readonly pieceLength = 3,
+  ) {}
+
+  async generate<T>(request: GenerateRequest<T>): Promise<GenerateResult<T>> {
+    return await this.stream(request).final()
+  }
+
+  stream<T>(request: GenerateRequest<T>): Generation<T> {
+    const prompt = typeof request.prompt === 'string' ? request.prompt : this.detokenize(request.prompt ?? [])
+    this.asked.push({ request, prompt })
+    const spoken = this.script(request, prompt)
+    let result: GenerateResult<T> | null = null
+    const iterate = async function* (this: FakeEngine): AsyncGenerator<Chunk> {
+      if (spoken instanceof Error) throw spoken
+      this.running += 1
+      try {
+        let text = ''
+        const logprobs: TokenLogprob[] = []
+        let finishReason: 'stop' | 'length' = 'stop'
+        const pieces =
+          typeof spoken === 'string' ? this.pieces(spoken) : 'text' in spoken ? this.pieces(spoken.text) : spoken
+        if (typeof spoken !== 'string' && 'text' in spoken) finishReason = spoken.finishReason ?? 'stop'
+        const iterator = (
+          Symbol.asyncIterator in pieces ? pieces[Symbol.asyncIterator]() : pieces[Symbol.iterator]()
+        ) as AsyncIterator<string>
+        for (;;) {
+          const next = await untilAborted(Promise.resolve(iterator.next()), request.signal)
+          if (next.done === true) break
+          text += next.value
+          const tokens = this.tokenize(next.value)
+          const told = Array.from(tokens, (id) => this.logprob(id, request.logprobs ?? 0))
+          logprobs.push(...told)
+          const chunk = { tokens, text: next.value, bytes: new TextEncoder().encode(next.value) }
+          yield request.logprobs === undefined ? chunk : { ...chunk, logprobs: told }
+        }
+        const promptTokens = [...prompt].length
+        const completionTokens = [...text].length + 1
+        result = {
+          text,
+          tokens: this.tokenize(text),
+          finishReason,
+          usage: { promptTokens, completionTokens, totalTokens: promptTokens + completionTokens, cachedTokens: 0 },
+          ...(request.logprobs === undefined ? {} : { logprobs }),
+        }
+      } catch (error) {
+        if (request.signal?.aborted === true) this.aborted += 1
+        throw error
+      } finally {
+        this.running -= 1
+      }
+    }.bind(this)
+    const iterator = iterate()
+    return {
+      [Symbol.asyncIterator]: () => iterator,
+      cancel: () => void iterator.return(undefined),
+      final: async () => {
+        for await (const _ of iterator);
+        if (result === null) throw new AbortError()
+        return result
+      },
+    }
+  }
+
+  private *pieces(text: string): Generator<string> {
+    const points = [...text]
+    for (let at = 0; at < points.length; at += this.pieceLength) yield points.slice(at, at + this.pieceLength).join('')
+  }
+
+  private logprob(id: number, top: number): TokenLogprob {
+    const text = String.fromCodePoint(id)
+    const one = { id, text, bytes: new TextEncoder().encode(text), logprob: -0.5 }
+    return { ...one, top: Array.from({ length: top }, (_, i) => ({ ...one, logprob: i === 0 ? -0.5 : -Infinity })) }
+  }
+
+  tokenize(text: string): Uint32Array {
+    return Uint32Array.from([...text], (point) => point.codePointAt(0) ?? 0)
+  }
+
+  detokenize(ids: Uint32Array | readonly number[]): string {
+    return Array.from(ids, (id) => String.fromCodePoint(id)).join('')
+  }
+
+  renderChat({ messages = [], addGenerationPrompt = true }: RenderChatRequest) {
+    const text =
+      messages.map(({ role, content }) => `[${role}]${content as string}\n`).join('') +
+      (addGenerationPrompt ? '[assistant]' : '')
+    return Promise.resolve({ text, segments: [{ text, special: false }], ids: this.tokenize(text) })
+  }
+
+  close(): Promise<void> {
+    return Promise.resolve()
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+}
+
+async function untilAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return await work
+  if (signal.aborted) throw new AbortError()
+  return await new Promise<T>((resolve, reject) => {
+    signal.addEventListener('abort', () => reject(new AbortError()), { once: true })
+    work.then(resolve, reject)
+  })
+}

@@ -1,0 +1,143 @@
+/**
+ * `POST /v1/chat/completions`: from a validated body to bytes. Generation, parsing and shapes are elsewhere; this
+ * decides when to write what.
+ */
+import type { Response } from 'express'
+import { answer, prepareChat, type Answer, type PreparedChat } from '../chat/answer.js'
+import type { Engine, TokenLogprob } from '../engine.js'
+import type { Body } from '../openai/body.js'
+import type { Profile } from '../openai/profile.js'
+import { readChatRequest, type ChatRequest } from '../openai/request.js'
+import {
+  chatChunk,
+  chatCompletion,
+  logprobsJson,
+  usageJson,
+  type ChunkChoice,
+  type ResponseHead,
+} from '../openai/wire.js'
+import { deltaJson, messageJson, type WireDelta } from '../tools/events.js'
+import type { SseWriter } from './sse.js'
+
+export interface Exchange {
+  readonly engine: Engine
+  readonly response: Response
+  readonly head: ResponseHead
+  /** Aborted when the client goes away, when the server's patience ends, or when a part of the answer fails. */
+  readonly work: AbortController
+  readonly stream: () => SseWriter
+}
+
+export function readChat(body: Body, profile: Profile): ChatRequest {
+  return readChatRequest(body, profile)
+}
+
+export async function serveChat(exchange: Exchange, request: ChatRequest): Promise<void> {
+  const chat = await prepareChat(exchange.engine, request, exchange.head.id)
+  if (request.stream) await streamChat(exchange, request, chat)
+  else await wholeChat(exchange, request, chat)
+}
+
+async function wholeChat({ engine, response, head, work }: Exchange, request: ChatRequest, chat: PreparedChat) {
+  const answers = await together(work, request.choices, (choice) =>
+    answer(engine, chat, { choice, signal: work.signal }),
+  )
+  const choices = answers.map((one, index) => ({
+    index,
+    message: messageJson(one.content ?? (one.calls.length === 0 ? '' : null), one.calls),
+    logprobs: one.logprobs === null ? null : logprobsJson(one.logprobs),
+    finish_reason: one.finishReason,
+  }))
+  response.json(chatCompletion(head, choices, usageJson(answers.map(({ usage }) => usage))))
+}
+
+async function streamChat(exchange: Exchange, request: ChatRequest, chat: PreparedChat): Promise<void> {
+  const { engine, head, work } = exchange
+  const sse = exchange.stream()
+  const noUsage = request.includeUsage ? null : undefined
+  const answers = await together(work, request.choices, async (choice) => {
+    const chunks = new ChoiceChunks(choice, request.logprobs !== null)
+    const send = (chunk: ChunkChoice) => sse.data(chatChunk(head, [chunk], noUsage))
+    let opened = false
+    const open = async () => {
+      if (!opened) await send(chunks.delta({ role: 'assistant', content: '' }))
+      opened = true
+    }
+    const done = await answer(engine, chat, {
+      choice,
+      signal: work.signal,
+      onPiece: async ({ events, logprobs }) => {
+        await open()
+        chunks.hold(logprobs)
+        for (const event of events) await send(chunks.delta(deltaJson(event)))
+      },
+    })
+    await open()
+    await send(chunks.last(done))
+    return done
+  })
+  if (request.includeUsage) await sse.data(chatChunk(head, [], usageJson(answers.map(({ usage }) => usage))))
+  await sse.data('[DONE]')
+  sse.end()
+}
+
+/** The chunks of one choice. Log-probabilities go out with the first delta after their tokens. */
+class ChoiceChunks {
+  readonly #index: number
+  readonly #withLogprobs: boolean
+  #held: TokenLogprob[] = []
+
+  constructor(index: number, withLogprobs: boolean) {
+    this.#index = index
+    this.#withLogprobs = withLogprobs
+  }
+
+  hold(logprobs: readonly TokenLogprob[]): void {
+    this.#held.push(...logprobs)
+  }
+
+  delta(delta: WireDelta): ChunkChoice {
+    return { index: this.#index, delta, logprobs: this.#takeLogprobs(), finish_reason: null }
+  }
+
+  last({ finishReason, lastCallCut }: Answer): ChunkChoice {
+    return {
+      index: this.#index,
+      delta: {},
+      logprobs: this.#takeLogprobs(),
+      finish_reason: finishReason,
+      ...(lastCallCut ? { truncated: true } : {}),
+    }
+  }
+
+  #takeLogprobs(): ChunkChoice['logprobs'] {
+    if (!this.#withLogprobs || this.#held.length === 0) return null
+    const held = this.#held
+    this.#held = []
+    return logprobsJson(held)
+  }
+}
+
+/** Makes the choices of a request at the same time. When one fails the others are stopped, and then the first failure is thrown. */
+export async function together<T>(
+  work: AbortController,
+  count: number,
+  make: (choice: number) => Promise<T>,
+): Promise<T[]> {
+  let failure: { error: unknown } | null = null
+  const made = await Promise.all(
+    Array.from({ length: count }, async (_, choice) => {
+      try {
+        return [await make(choice)]
+      } catch (error) {
+        failure ??= { error }
+        work.abort(error)
+        return []
+      }
+    }),
+  )
+  // The assignment is in a callback, where the checker does not see it.
+  const failed = failure as { error: unknown } | null
+  if (failed !== null) throw failed.error
+  return made.flat()
+}

@@ -1,0 +1,55 @@
+/**
+ * `POST /v1/completions`: the legacy route, a raw prompt and no parsing.
+ */
+import type { GenerateResult, TokenLogprob } from '../engine.js'
+import { seedOf, tokenBudget } from '../chat/answer.js'
+import type { CompletionRequest } from '../openai/request.js'
+import { legacyLogprobsJson, textCompletion, usageJson } from '../openai/wire.js'
+import { together, type Exchange } from './chat_route.js'
+
+export async function serveCompletion(exchange: Exchange, request: CompletionRequest): Promise<void> {
+  const { engine, head, work, response } = exchange
+  const prompt =
+    typeof request.prompt === 'string' ? engine.tokenize(request.prompt, { special: true }) : request.prompt
+  const generate = {
+    ...request.sampling,
+    prompt,
+    maxTokens: tokenBudget(engine.info.contextLength, prompt.length, request.maxTokens),
+    ...(request.logprobs === null ? {} : { logprobs: request.logprobs }),
+    signal: work.signal,
+  }
+  const generation = (choice: number) => engine.stream({ ...generate, ...seedOf(generate, choice) })
+  const logprobsOf = (tokens: readonly TokenLogprob[] | undefined, offset: number) =>
+    request.logprobs === null ? null : legacyLogprobsJson(tokens ?? [], offset)
+
+  if (!request.stream) {
+    const results = await together(work, request.choices, (choice) => generation(choice).final())
+    const choices = results.map(({ text, finishReason, logprobs }, index) => ({
+      index,
+      text,
+      logprobs: logprobsOf(logprobs, 0),
+      finish_reason: finishReason,
+    }))
+    response.json(textCompletion(head, choices, usageJson(results.map(({ usage }) => usage))))
+    return
+  }
+
+  const sse = exchange.stream()
+  const noUsage = request.includeUsage ? null : undefined
+  const results = await together(work, request.choices, async (index): Promise<GenerateResult> => {
+    const running = generation(index)
+    let offset = 0
+    for await (const { text, logprobs } of running) {
+      const choice = { index, text, logprobs: logprobsOf(logprobs, offset), finish_reason: null }
+      offset += text.length
+      await sse.data(textCompletion(head, [choice], noUsage))
+    }
+    const result = await running.final()
+    const last = { index, text: '', logprobs: null, finish_reason: result.finishReason }
+    await sse.data(textCompletion(head, [last], noUsage))
+    return result
+  })
+  if (request.includeUsage) await sse.data(textCompletion(head, [], usageJson(results.map(({ usage }) => usage))))
+  await sse.data('[DONE]')
+  sse.end()
+}

@@ -1,0 +1,1 @@
+export { createServer, type CloseOptions, type ListenOptions, type Server, type ServerOptions } from './server.js'
