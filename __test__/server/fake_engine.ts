@@ -69,7 +69,8 @@ export class FakeEngine implements Engine {
           if (next.done === true) break
           text += next.value
           const tokens = this.tokenize(next.value)
-          const told = Array.from(tokens, (id) => this.logprob(id, request.logprobs ?? 0))
+          const top = request.logprobs
+          const told = top === undefined ? [] : Array.from(tokens, (id) => this.logprob(id, top))
           logprobs.push(...told)
           const chunk = { tokens, text: next.value, bytes: new TextEncoder().encode(next.value) }
           yield request.logprobs === undefined ? chunk : { ...chunk, logprobs: told }

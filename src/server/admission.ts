@@ -30,6 +30,7 @@ export class Admission {
 
   /** Waits for a turn. 429 when the queue is full, 503 when the server is closing, AbortError when the client left. */
   async enter(controller: AbortController): Promise<Lease> {
+    controller.signal.throwIfAborted()
     if (this.#closing) throw shuttingDown()
     if (this.#running >= this.#most && this.#queue.length >= this.#mostWaiting) {
       throw overloaded(`${this.#queue.length} requests are waiting already; try again later`)
@@ -82,7 +83,6 @@ export class Admission {
       }
       signal.addEventListener('abort', give, { once: true })
       this.#queue.push(start)
-      if (signal.aborted) give()
     })
   }
 

@@ -149,9 +149,9 @@ export function createServer(options: ServerOptions): Server {
     if (admission.closing) throw shuttingDown()
     response.json({ status: 'ready' })
   })
-  const document = openApiDocument({ version: options.version ?? '0.0.0', model })
+  let document: object | null = null
   app.get('/openapi.json', (_req, response) => {
-    response.json(document)
+    response.json((document ??= openApiDocument({ version: options.version ?? '0.0.0', model })))
   })
   if (options.docsFolder !== undefined) app.use('/docs', docsPage(options.docsFolder))
 
