@@ -7,8 +7,10 @@
 
 pub mod activations;
 mod arena;
+pub mod attention;
 mod blocks;
 pub mod dispatch;
+mod elementwise;
 mod error;
 mod f16;
 pub mod matmul;
@@ -21,8 +23,10 @@ mod test_random;
 pub mod tiles;
 
 pub use activations::Activations;
+pub use attention::{Batch, Segment};
 pub use blocks::{WeightType, dequantize};
 pub use dispatch::{Cpu, CpuReport, Tier, choose};
+pub use elementwise::RopePairs;
 pub use error::KernelError;
 pub use f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 pub use matmul::{Input, matmul};

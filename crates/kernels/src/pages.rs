@@ -33,6 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::arena::Arena;
 use crate::error::{KernelError, expect_size};
 use crate::f16::{f16_to_f32, f32_to_f16};
+use crate::shared::Shared;
 
 /// Positions in a page.
 pub const PAGE_POSITIONS: usize = 32;
@@ -281,6 +282,15 @@ impl<'a> KvAccess<'a> {
         self.pool
     }
 
+    /// For kernels: all contents, exclusively.
+    pub(crate) fn pages_mut(&mut self) -> Pages<'_> {
+        Pages {
+            arena: Shared::new(self.arena.bytes_mut()),
+            shape: self.pool.shape,
+            page_bytes: self.pool.page_bytes,
+        }
+    }
+
     /// Byte offset of (page, layer, head) in the arena, after checking all three.
     fn head_offset(&self, page: PageId, layer: usize, head: usize) -> Result<usize, KernelError> {
         let shape = self.pool.shape;
@@ -367,6 +377,25 @@ impl<'a> KvAccess<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// The contents of all pages, for kernels on several threads.
+pub(crate) struct Pages<'a> {
+    arena: Shared<'a, u8>,
+    shape: KvShape,
+    page_bytes: usize,
+}
+
+impl Pages<'_> {
+    /// Where the keys of (page, layer, head) start; the values follow.
+    ///
+    /// # Safety
+    /// Layer and head exist. Whoever writes there is the only one to use what is written.
+    #[inline(always)]
+    pub(crate) unsafe fn head(&self, page: PageId, layer: usize, head: usize) -> *mut u8 {
+        // `at` asserts that the page is the pool's.
+        self.arena.at(page.index() * self.page_bytes + self.shape.head_offset(layer, head))
     }
 }
 

@@ -30,6 +30,7 @@ macro_rules! halves {
 
 impl Simd for Avx2 {
     type F = F;
+    const QUERIES: usize = 3;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -144,5 +145,10 @@ impl Simd for Avx2 {
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: prefetching may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
 }

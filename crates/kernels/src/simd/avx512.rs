@@ -18,6 +18,7 @@ macro_rules! op {
 
 impl Simd for Avx512 {
     type F = F;
+    const QUERIES: usize = 6;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -118,5 +119,10 @@ impl Simd for Avx512 {
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         })
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: prefetching may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
 }

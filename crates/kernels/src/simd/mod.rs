@@ -29,6 +29,8 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Simd: Copy {
     /// Sixteen f32.
     type F: Copy;
+    /// Queries that attention's loops hold in registers.
+    const QUERIES: usize;
 
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(from: *const f32) -> Self::F;
@@ -63,6 +65,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn sum(v: Self::F) -> f32;
     /// The largest lane.
     unsafe fn max_lane(v: Self::F) -> f32;
+    /// Asks for a cache line; any address will do.
+    unsafe fn prefetch(at: *const u8);
 }
 
 /// e to the power of each lane, between e^-87 and e^88; relative error below 2e-7.

@@ -20,6 +20,7 @@ macro_rules! lanes {
 
 impl Simd for Portable {
     type F = F;
+    const QUERIES: usize = 3;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -124,5 +125,9 @@ impl Simd for Portable {
             }
         }
         v[0]
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        let _ = at;
     }
 }
