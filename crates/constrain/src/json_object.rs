@@ -141,7 +141,7 @@ mod tests {
             r#"{"a": 1}"#,
             r#"{"a":{"b":{"c":{}}}}"#,
             r#"{"a":[[[1]]]}"#,
-            r#"{a:1}"#,
+            "{a:1}",
             "{} ",
         ] {
             assert!(!dfa.matches(text.as_bytes()), "{text}");
@@ -178,8 +178,7 @@ mod tests {
         // The lengths that are checked are those of the texts.
         for depth in 0..4 {
             let bytes = json_object_regex(depth).len();
-            let mut exact = Limits::default();
-            exact.pattern_bytes = bytes;
+            let mut exact = Limits { pattern_bytes: bytes, ..Limits::default() };
             assert!(json_object_regex_within(depth, &exact).is_ok(), "{depth}");
             exact.pattern_bytes = bytes - 1;
             assert!(json_object_regex_within(depth, &exact).is_err(), "{depth}");

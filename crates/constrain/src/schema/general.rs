@@ -166,9 +166,9 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn nothing_here(&mut self) -> Built {
+    fn nothing_here(&mut self) -> Option<Node> {
         self.nothing.get_or_insert_with(|| self.pointer.as_str().to_owned());
-        Ok(None)
+        None
     }
 
     fn check(
@@ -201,7 +201,7 @@ impl<'a> Compiler<'a> {
         let depth = self.path.len();
         self.check("nesting", self.limits.nesting, depth, "nest the schema less deeply")?;
         match schema {
-            Json::Bool(false) => self.nothing_here(),
+            Json::Bool(false) => Ok(self.nothing_here()),
             Json::Bool(true) => self.typed(schema, allowed),
             Json::Obj(members) => {
                 let inner_id = depth > 0 && schema.get("$id").is_some();
@@ -320,7 +320,7 @@ impl<'a> Compiler<'a> {
             self.spend(value.dumps().len())?;
             options.push(constant(value, &self.colon, &self.comma));
         }
-        if options.is_empty() { self.nothing_here() } else { Ok(Some(Node::Alt(options))) }
+        if options.is_empty() { Ok(self.nothing_here()) } else { Ok(Some(Node::Alt(options))) }
     }
 
     fn any_of(&mut self, keyword: &'static str, schema: &'a Json, allowed: Types) -> Built {
@@ -438,7 +438,7 @@ impl<'a> Compiler<'a> {
         }
         self.spend(16 * options.len())?;
         match options.len() {
-            0 => self.nothing_here(),
+            0 => Ok(self.nothing_here()),
             1 => Ok(options.pop()),
             _ => Ok(Some(Node::Alt(options))),
         }
@@ -482,7 +482,7 @@ impl<'a> Compiler<'a> {
         self.spend(128)?;
         match integers::between(low, high) {
             Some(node) => Ok(Some(node)),
-            None => self.nothing_here(),
+            None => Ok(self.nothing_here()),
         }
     }
 
@@ -516,7 +516,7 @@ impl<'a> Compiler<'a> {
             (a, b) => a.or(b),
         };
         if max.is_some_and(|max| max < min) {
-            return self.nothing_here();
+            return Ok(self.nothing_here());
         }
         self.spend(64)?;
         let quoted = |body: Node| Node::Concat(vec![byte(b'"'), body, byte(b'"')]);
@@ -545,7 +545,7 @@ impl<'a> Compiler<'a> {
                 Ok(Some(Node::Automaton(dfa)))
             }
             Some(node) => Ok(Some(node)),
-            None => self.nothing_here(),
+            None => Ok(self.nothing_here()),
         }
     }
 
@@ -562,7 +562,7 @@ impl<'a> Compiler<'a> {
             Some(_) => return self.malformed("uniqueItems", "must be true or false"),
         }
         if max.is_some_and(|max| max < min) {
-            return self.nothing_here();
+            return Ok(self.nothing_here());
         }
         let empty = || literal("[]");
         if max == Some(0) {
@@ -583,7 +583,7 @@ impl<'a> Compiler<'a> {
         };
         let Some(item) = item else {
             // No item can be written.
-            return if min == 0 { Ok(Some(empty())) } else { self.nothing_here() };
+            return if min == 0 { Ok(Some(empty())) } else { Ok(self.nothing_here()) };
         };
         let items = Node::Separated {
             node: Box::new(item),

@@ -115,8 +115,7 @@ fn as_regex_syntax(pattern: &str) -> Result<String, Refusal> {
                 out.extend(chars.next());
                 continue;
             }
-            '[' if inside => out.push('\\'),
-            '&' | '~' if inside => out.push('\\'),
+            '[' | '&' | '~' if inside => out.push('\\'),
             '[' => {
                 inside = true;
                 out.push(c);
@@ -342,8 +341,8 @@ impl Reader<'_> {
             }
             Ast::Group(group) => {
                 match &group.kind {
-                    GroupKind::CaptureIndex(_) => {}
-                    GroupKind::CaptureName { starts_with_p: false, .. } => {}
+                    GroupKind::CaptureIndex(_)
+                    | GroupKind::CaptureName { starts_with_p: false, .. } => {}
                     GroupKind::NonCapturing(flags) if flags.items.is_empty() => {}
                     _ => return refuse("flags and (?P<…>) are not part of ECMA-262 patterns"),
                 }

@@ -258,8 +258,9 @@ mod tests {
             let inside = set.has(c as u32);
             let mut units = [0; 2];
             let units = c.encode_utf16(&mut units);
-            let lower: String = units.iter().map(|u| format!("\\u{u:04x}")).collect();
-            let upper: String = units.iter().map(|u| format!("\\u{u:04X}")).collect();
+            let spelled = |case: fn(&u16) -> String| units.iter().map(case).collect::<String>();
+            let (lower, upper) =
+                (spelled(|u| format!("\\u{u:04x}")), spelled(|u| format!("\\u{u:04X}")));
             let quoted = json_quote(&c.to_string());
             for text in [&lower, &upper, &quoted[1..quoted.len() - 1]] {
                 assert_eq!(dfa.matches(text.as_bytes()), inside, "{text}");
