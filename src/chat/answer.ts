@@ -95,36 +95,37 @@ export interface AnswerOptions {
   /** Which answer of the request this is. Default: 0. */
   readonly choice?: number
   readonly signal?: AbortSignal
-  /** Told every piece in order; the generation waits for it. */
-  readonly onPiece?: (piece: AnswerPiece) => void | Promise<void>
 }
 
-/** Generates one answer. The events told are those of the answer it returns. */
-export async function answer(
+/**
+ * Generates one answer, piece by piece; the generation waits for whoever takes the pieces, and stops when nobody does
+ * any more. The answer returned at the end is made of the same events.
+ */
+export async function* answerPieces(
   engine: Pick<Engine, 'stream'>,
   chat: PreparedChat,
   options: AnswerOptions = {},
-): Promise<Answer> {
-  const { choice = 0, signal, onPiece } = options
+): AsyncGenerator<AnswerPiece, Answer, void> {
+  const { choice = 0, signal } = options
   const generation = engine.stream({
     ...chat.generate,
     ...seedOf(chat.generate, choice),
     ...(signal === undefined ? {} : { signal }),
   })
   const parser = chat.parse ? chat.format.parser(chat.requestId, choice) : null
-  const events: ToolEvent[] = []
-  const tell = async (told: readonly ToolEvent[], logprobs: readonly TokenLogprob[]) => {
-    for (const event of told) events.push(event)
-    if (told.length > 0 || logprobs.length > 0) await onPiece?.({ events: told, logprobs })
-  }
+  const said: ToolEvent[] = []
   for await (const { text, logprobs = [] } of generation) {
-    if (parser !== null) await tell(parser.push(text), logprobs)
-    else await tell(text === '' ? [] : [{ type: 'content', text }], logprobs)
+    const events = parser?.push(text) ?? plainText(text)
+    for (const event of events) said.push(event)
+    if (events.length > 0 || logprobs.length > 0) yield { events, logprobs }
   }
-  if (parser !== null) await tell(parser.finish(), [])
+  const rest = parser?.finish() ?? []
+  for (const event of rest) said.push(event)
+  if (rest.length > 0) yield { events: rest, logprobs: [] }
+
   const result = await generation.final()
   const lastCallCut = parser?.lastCallCut ?? false
-  const { content, calls } = collect(events, { lastCallCut })
+  const { content, calls } = collect(said, { lastCallCut })
   return {
     content,
     calls,
@@ -133,6 +134,29 @@ export async function answer(
     usage: result.usage,
     logprobs: result.logprobs ?? null,
   }
+}
+
+/** Generates one answer; every piece is told in order, and the generation waits until it has been taken. */
+export async function answer(
+  engine: Pick<Engine, 'stream'>,
+  chat: PreparedChat,
+  options: AnswerOptions & { readonly onPiece?: (piece: AnswerPiece) => Promise<void> } = {},
+): Promise<Answer> {
+  const pieces = answerPieces(engine, chat, options)
+  for (;;) {
+    const next = await pieces.next()
+    if (next.done === true) return next.value
+    try {
+      await options.onPiece?.(next.value)
+    } catch (error) {
+      await pieces.return(undefined as never)
+      throw error
+    }
+  }
+}
+
+function plainText(text: string): ToolEvent[] {
+  return text === '' ? [] : [{ type: 'content', text }]
 }
 
 /** Each answer of a seeded request has a seed of its own, the first one the request's. */
