@@ -64,6 +64,15 @@ pub enum ModelError {
         /// What was wrong.
         reason: String,
     },
+    /// The operating system gave no threads.
+    #[error("cannot start the model's threads: {reason}")]
+    Threads {
+        /// Its reason.
+        reason: String,
+    },
+    /// The pages of keys and values were refused or ran out.
+    #[error(transparent)]
+    Pages(#[from] tinyllm_kernels::KernelError),
     /// The tensor library failed; a defect here, since shapes are checked at load.
     #[error("the forward pass failed: {0}")]
     Compute(#[from] candle_core::Error),
@@ -80,6 +89,8 @@ impl ModelError {
             Self::Device { .. } => "ERR_TINYLLM_DEVICE",
             Self::ContextLength { .. } => "ERR_TINYLLM_CONTEXT_LENGTH",
             Self::Input { .. } => "ERR_TINYLLM_MODEL_INPUT",
+            Self::Threads { .. } => "ERR_TINYLLM_THREADS",
+            Self::Pages(error) => error.code(),
             Self::Compute(_) => "ERR_TINYLLM_COMPUTE",
         }
     }

@@ -2,6 +2,7 @@
 
 mod derivative;
 mod gguf_writer;
+pub mod test_models;
 
 pub use derivative::Expr;
 pub use gguf_writer::GgufWriter;

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use cursor::{Cursor, Fault, text};
-use mapping::Mapping;
+pub(crate) use mapping::Mapping;
 pub use tensor::{TensorInfo, TensorType};
 pub use value::{MetadataValue, ValueType};
 use value::{Stored, StoredValue};

@@ -1,0 +1,94 @@
+//! The logits of real files against those of an independent f32 implementation.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tinyllm_model::{Device, Gguf, Logits, Model};
+use tinyllm_testkit::test_models;
+
+/// Mean squared error over mean square.
+const NMSE_MAX: f64 = 1e-6;
+/// Where the two best logits are closer than this, either may come first.
+const GAP_MIN: f64 = 1e-3;
+
+fn golden(model: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/logits.json");
+    let golden: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    golden["models"][model].as_array().unwrap().clone()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|float| float.as_f64().unwrap()).collect()
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.unwrap().0 as u32
+}
+
+/// Compares everything the file says about the logits at one position.
+fn compare(logits: &[f32], expected: &Value, what: &str) {
+    let mut error = 0.0;
+    let mut power = 0.0;
+    for (ids_key, logits_key) in [("top_ids", "top_logits"), ("sample_ids", "sample_logits")] {
+        for (id, value) in ids(&expected[ids_key]).into_iter().zip(floats(&expected[logits_key])) {
+            error += (f64::from(logits[id as usize]) - value).powi(2);
+            power += value.powi(2);
+        }
+    }
+    assert!(error / power < NMSE_MAX, "{what}: NMSE {}", error / power);
+
+    let top = floats(&expected["top_logits"]);
+    if top[0] - top[1] > GAP_MIN {
+        assert_eq!(argmax(logits), ids(&expected["top_ids"])[0], "{what}: the best token");
+    }
+    let wide = || logits.iter().map(|&logit| f64::from(logit));
+    let mean = wide().sum::<f64>() / logits.len() as f64;
+    assert!((mean - expected["mean"].as_f64().unwrap()).abs() < 1e-3, "{what}: mean {mean}");
+    let largest = wide().fold(f64::NEG_INFINITY, f64::max);
+    let logsumexp = largest + wide().map(|logit| (logit - largest).exp()).sum::<f64>().ln();
+    let expected = expected["logsumexp"].as_f64().unwrap();
+    assert!((logsumexp - expected).abs() < 1e-3, "{what}: logsumexp {logsumexp}");
+}
+
+fn matches_golden(path: &Path, name: &str) {
+    let model = Model::load(&Gguf::open(path).unwrap(), Device::Cpu).unwrap();
+    for case in golden(name) {
+        let prompt = ids(&case["ids"]);
+        let expected_greedy = ids(&case["greedy"]);
+        let mut cache = model.new_cache(prompt.len() + expected_greedy.len()).unwrap();
+        let all = model.forward(&prompt, &mut cache, Logits::All).unwrap();
+        let rows: Vec<&[f32]> = all.chunks_exact(model.vocab_size()).collect();
+        assert_eq!(rows.len(), prompt.len());
+        for expected in case["positions"].as_array().unwrap() {
+            let position = expected["position"].as_u64().unwrap() as usize;
+            compare(rows[position], expected, &format!("{} at {position}", case["prompt"]));
+        }
+
+        // The end token is a token like any other here.
+        let before = model.forward_tokens();
+        let mut greedy = vec![argmax(rows[rows.len() - 1])];
+        while greedy.len() < expected_greedy.len() {
+            let last = greedy[greedy.len() - 1..].to_vec();
+            greedy.push(argmax(&model.forward(&last, &mut cache, Logits::Last).unwrap()));
+        }
+        assert_eq!(greedy, expected_greedy, "{}: the greedy continuation", case["prompt"]);
+        let computed = model.forward_tokens() - before;
+        assert_eq!(computed as usize, greedy.len() - 1, "no token is computed twice");
+    }
+}
+
+#[test]
+fn smollm2_computes_the_golden_logits() {
+    matches_golden(&test_models::smollm2(), "smollm2-135m-instruct");
+}
+
+#[test]
+fn qwen_coder_computes_the_golden_logits() {
+    matches_golden(&test_models::qwen_coder(), "qwen2.5-coder-0.5b-instruct");
+}
