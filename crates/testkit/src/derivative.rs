@@ -3,14 +3,25 @@
 //! An oracle for the automata of `tinyllm-constrain`: it shares no code with them, builds no
 //! states and knows no classes. A token is allowed when the derivative by its bytes is not void.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use tinyllm_constrain::{DEAD, Dfa, Node};
 
-/// An expression; shared parts are not copied.
+/// An expression. Equal expressions are one object, so that alternatives that repeat themselves
+/// do not pile up as derivatives are taken.
 #[derive(Debug, Clone)]
-pub struct Expr(Rc<Kind>);
+pub struct Expr(Rc<Inner>);
 
 #[derive(Debug)]
+struct Inner {
+    id: usize,
+    kind: Kind,
+    nullable: bool,
+    void: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Kind {
     /// No string.
     Void,
@@ -19,16 +30,62 @@ enum Kind {
     /// One of these bytes.
     Set(Vec<u8>),
     Cat(Expr, Expr),
-    Or(Expr, Expr),
+    /// Two or more, in the order of their ids.
+    Or(Vec<Expr>),
     /// `min` to `max` times.
     Times(Expr, u32, Option<u32>),
     /// What an automaton accepts from a state.
-    Rest(Rc<Dfa>, i32),
+    Rest(Table, i32),
+}
+
+/// An automaton, equal to itself only.
+#[derive(Debug, Clone)]
+struct Table(Rc<Dfa>);
+
+impl PartialEq for Table {
+    fn eq(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Table {}
+
+impl std::hash::Hash for Table {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        Rc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl PartialEq for Expr {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Expr {}
+
+impl std::hash::Hash for Expr {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+thread_local! {
+    static KNOWN: RefCell<HashMap<Kind, Expr>> = RefCell::default();
+    static AFTER: RefCell<HashMap<(usize, u8), Expr>> = RefCell::default();
 }
 
 impl Expr {
     fn new(kind: Kind) -> Self {
-        Self(Rc::new(kind))
+        KNOWN.with_borrow_mut(|known| {
+            if let Some(expr) = known.get(&kind) {
+                return expr.clone();
+            }
+            let (nullable, void) = (kind.nullable(), kind.is_void());
+            let expr = Self(Rc::new(Inner { id: known.len(), kind: kind.clone(), nullable, void }));
+            known.insert(kind, expr.clone());
+            expr
+        })
     }
 
     /// No string.
@@ -43,7 +100,8 @@ impl Expr {
 
     /// One byte of a set.
     pub fn set(bytes: impl IntoIterator<Item = u8>) -> Self {
-        let bytes: Vec<u8> = bytes.into_iter().collect();
+        let mut bytes: Vec<u8> = bytes.into_iter().collect();
+        bytes.sort_unstable();
         if bytes.is_empty() { Self::void() } else { Self::new(Kind::Set(bytes)) }
     }
 
@@ -55,8 +113,8 @@ impl Expr {
     /// One after the other.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
-        match (&*self.0, &*next.0) {
-            (Kind::Void, _) | (_, Kind::Void) => Self::void(),
+        match (&self.0.kind, &next.0.kind) {
+            _ if self.is_void() || next.is_void() => Self::void(),
             (Kind::Empty, _) => next.clone(),
             (_, Kind::Empty) => self.clone(),
             _ => Self::new(Kind::Cat(self.clone(), next.clone())),
@@ -66,11 +124,19 @@ impl Expr {
     /// Either.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
-        match (&*self.0, &*other.0) {
-            (Kind::Void, _) => other.clone(),
-            (_, Kind::Void) => self.clone(),
-            _ if Rc::ptr_eq(&self.0, &other.0) => self.clone(),
-            _ => Self::new(Kind::Or(self.clone(), other.clone())),
+        let parts = |expr: &Self| match &expr.0.kind {
+            Kind::Or(parts) => parts.clone(),
+            _ if expr.is_void() => Vec::new(),
+            _ => vec![expr.clone()],
+        };
+        let mut all = parts(self);
+        all.extend(parts(other));
+        all.sort_by_key(|part| part.0.id);
+        all.dedup();
+        match &all[..] {
+            [] => Self::void(),
+            [only] => only.clone(),
+            _ => Self::new(Kind::Or(all)),
         }
     }
 
@@ -80,10 +146,10 @@ impl Expr {
         if max.is_some_and(|max| max < min) {
             return Self::void();
         }
-        match (&*self.0, max) {
+        match (&self.0.kind, max) {
             (_, Some(0)) => Self::empty(),
-            (Kind::Void, _) if min > 0 => Self::void(),
-            (Kind::Void | Kind::Empty, _) => Self::empty(),
+            _ if self.is_void() => if min > 0 { Self::void() } else { Self::empty() },
+            (Kind::Empty, _) => Self::empty(),
             (_, Some(1)) if min == 1 => self.clone(),
             _ => Self::new(Kind::Times(self.clone(), min, max)),
         }
@@ -91,32 +157,33 @@ impl Expr {
 
     /// Whether the empty string is in the language.
     pub fn nullable(&self) -> bool {
-        match &*self.0 {
-            Kind::Void | Kind::Set(_) => false,
-            Kind::Empty => true,
-            Kind::Cat(a, b) => a.nullable() && b.nullable(),
-            Kind::Or(a, b) => a.nullable() || b.nullable(),
-            Kind::Times(a, min, _) => *min == 0 || a.nullable(),
-            Kind::Rest(dfa, state) => dfa.accept[*state as usize],
-        }
+        self.0.nullable
     }
 
     /// Whether the language is empty.
     pub fn is_void(&self) -> bool {
-        match &*self.0 {
-            Kind::Void => true,
-            Kind::Empty | Kind::Set(_) => false,
-            Kind::Cat(a, b) => a.is_void() || b.is_void(),
-            Kind::Or(a, b) => a.is_void() && b.is_void(),
-            Kind::Times(a, min, _) => *min > 0 && a.is_void(),
-            Kind::Rest(dfa, state) => !reaches_acceptance(dfa, *state),
-        }
+        self.0.void
+    }
+
+    /// How many expressions this thread has made: a test may give up on one that grows.
+    pub fn made() -> usize {
+        KNOWN.with_borrow(HashMap::len)
     }
 
     /// What may follow a byte.
     #[must_use]
     pub fn after(&self, byte: u8) -> Self {
-        match &*self.0 {
+        let key = (self.0.id, byte);
+        if let Some(after) = AFTER.with_borrow(|after| after.get(&key).cloned()) {
+            return after;
+        }
+        let after = self.derive(byte);
+        AFTER.with_borrow_mut(|all| all.insert(key, after.clone()));
+        after
+    }
+
+    fn derive(&self, byte: u8) -> Self {
+        match &self.0.kind {
             Kind::Void | Kind::Empty => Self::void(),
             Kind::Set(bytes) if bytes.contains(&byte) => Self::empty(),
             Kind::Set(_) => Self::void(),
@@ -124,13 +191,15 @@ impl Expr {
                 let first = a.after(byte).then(b);
                 if a.nullable() { first.or(&b.after(byte)) } else { first }
             }
-            Kind::Or(a, b) => a.after(byte).or(&b.after(byte)),
+            Kind::Or(parts) => {
+                parts.iter().fold(Self::void(), |any, part| any.or(&part.after(byte)))
+            }
             Kind::Times(a, min, max) => {
                 a.after(byte).then(&a.times(min.saturating_sub(1), max.map(|max| max - 1)))
             }
-            Kind::Rest(dfa, state) => match dfa.step(*state, &[byte]) {
+            Kind::Rest(dfa, state) => match dfa.0.step(*state, &[byte]) {
                 Ok(DEAD) | Err(_) => Self::void(),
-                Ok(next) => Self::new(Kind::Rest(Rc::clone(dfa), next)),
+                Ok(next) => Self::new(Kind::Rest(dfa.clone(), next)),
             },
         }
     }
@@ -189,7 +258,7 @@ impl Expr {
                 if *min == 0 { some.or(&Self::empty()) } else { some }
             }
             Node::Automaton(dfa) if dfa.n_states == 0 => Self::void(),
-            Node::Automaton(dfa) => Self::new(Kind::Rest(Rc::new((**dfa).clone()), 0)),
+            Node::Automaton(dfa) => Self::new(Kind::Rest(Table(Rc::new((**dfa).clone())), 0)),
             Node::Members { open, members, separator, close } => {
                 let (separator, close) = (Self::of(separator), Self::of(close));
                 let (mut first, mut after) = (close.clone(), close);
@@ -204,6 +273,30 @@ impl Expr {
                 }
                 Self::of(open).then(&first)
             }
+        }
+    }
+}
+
+impl Kind {
+    fn nullable(&self) -> bool {
+        match self {
+            Self::Void | Self::Set(_) => false,
+            Self::Empty => true,
+            Self::Cat(a, b) => a.nullable() && b.nullable(),
+            Self::Or(parts) => parts.iter().any(Expr::nullable),
+            Self::Times(a, min, _) => *min == 0 || a.nullable(),
+            Self::Rest(dfa, state) => dfa.0.accept[*state as usize],
+        }
+    }
+
+    fn is_void(&self) -> bool {
+        match self {
+            Self::Void => true,
+            Self::Empty | Self::Set(_) => false,
+            Self::Cat(a, b) => a.is_void() || b.is_void(),
+            Self::Or(parts) => parts.iter().all(Expr::is_void),
+            Self::Times(a, min, _) => *min > 0 && a.is_void(),
+            Self::Rest(dfa, state) => !reaches_acceptance(&dfa.0, *state),
         }
     }
 }
