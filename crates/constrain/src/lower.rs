@@ -6,6 +6,7 @@
 //! only where an output goes, and because counted repeats keep one copy of their item.
 
 use crate::ast::Node;
+use crate::describe::leaf;
 use crate::error::ConstrainError;
 use crate::grammar::Grammar;
 use crate::limits::Limits;
@@ -52,21 +53,6 @@ fn lower_at(grammar: &Grammar, limits: &Limits, depth: usize) -> Result<Node, Co
             }
             trigger::tree(trigger.as_bytes(), inner(body)?)
         }
-        regular => interim(regular, limits)?,
-    })
-}
-
-fn interim(grammar: &Grammar, limits: &Limits) -> Result<Node, ConstrainError> {
-    Ok(match grammar {
-        Grammar::Regex(pattern) => crate::regex::parse_within(pattern, limits)?,
-        Grammar::Choice(choices) => Node::Alt(choices.iter().map(|text| literal(text)).collect()),
-        Grammar::Schema { text, .. } => {
-            crate::schema::strict::schema_to_node(&crate::json::Json::parse(text)?, limits)?
-        }
-        Grammar::JsonObject { depth, finite } => {
-            crate::json_object::json_object_node(*depth, *finite, limits)?
-        }
-        Grammar::Literal(text) => literal(text),
-        _ => Node::Alt(Vec::new()),
+        regular => leaf(regular, limits)?,
     })
 }
