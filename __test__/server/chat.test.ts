@@ -144,13 +144,13 @@ describe('what the engine is asked for', () => {
     expect(engine.asked[0]?.request.maxTokens).toBe(4096 - 20)
   })
 
-  test('the prompt tells the tools, except under tool_choice none', async () => {
+  test('the prompt tells the tools, whatever the choice, and opens the answer', async () => {
     const { chat, engine } = await serve()
-    await chat({ tools: [weather] })
-    await chat({ tools: [weather], tool_choice: 'none' })
-    expect(engine.asked[0]?.prompt).toContain('get_weather')
-    expect(engine.asked[0]?.prompt).toMatch(/\[user\]hi\n\[assistant\]$/)
-    expect(engine.asked[1]?.prompt).not.toContain('get_weather')
+    for (const tool_choice of ['auto', 'none', 'required']) {
+      await chat({ tools: [weather], tool_choice })
+      const prompt = engine.asked.at(-1)?.prompt
+      expect(prompt).toMatch(/^\[system\][^]*"get_weather"[^]*\[user\]hi\n\[assistant\]$/)
+    }
   })
 })
 
@@ -253,6 +253,8 @@ describe('a stream', () => {
         },
       })
     }
+    const response = await chat({ response_format: { type: 'json_object' } })
+    expect((await json(response))['error']).toMatchObject({ param: 'response_format' })
   })
 
   test('an error after the headers is one event and no [DONE]', async () => {

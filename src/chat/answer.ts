@@ -57,7 +57,7 @@ export async function prepareChat(
   format: ToolFormat = compactFormat,
 ): Promise<PreparedChat> {
   const { tools, sampling, logprobs } = plan
-  const { ids } = await renderPrompt(engine, plan.messages, tools.choice === 'none' ? [] : tools.tools, {
+  const { ids } = await renderPrompt(engine, plan.messages, tools.tools, {
     profile: tools.profile,
     format,
   })

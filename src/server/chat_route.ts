@@ -5,9 +5,7 @@
 import type { Response } from 'express'
 import { answer, prepareChat, type Answer, type PreparedChat } from '../chat/answer.js'
 import type { Engine, TokenLogprob } from '../engine.js'
-import type { Body } from '../openai/body.js'
-import type { Profile } from '../openai/profile.js'
-import { readChatRequest, type ChatRequest } from '../openai/request.js'
+import type { ChatRequest } from '../openai/request.js'
 import {
   chatChunk,
   chatCompletion,
@@ -26,10 +24,6 @@ export interface Exchange {
   /** Aborted when the client goes away, when the server's patience ends, or when a part of the answer fails. */
   readonly work: AbortController
   readonly stream: () => SseWriter
-}
-
-export function readChat(body: Body, profile: Profile): ChatRequest {
-  return readChatRequest(body, profile)
 }
 
 export async function serveChat(exchange: Exchange, request: ChatRequest): Promise<void> {

@@ -16,12 +16,18 @@ import { pinoHttp } from 'pino-http'
 import type { Engine } from '../engine.js'
 import { readBody, type Body } from '../openai/body.js'
 import { profiles, type Profile } from '../openai/profile.js'
-import { readCompletionRequest, readDetokenizeRequest, readTokenizeRequest } from '../openai/request.js'
+import {
+  readChatRequest,
+  readCompletionRequest,
+  readDetokenizeRequest,
+  readTokenizeRequest,
+  type ChatRequest,
+} from '../openai/request.js'
 import { badRequest, ToolError } from '../openai/tool_error.js'
 import { newId } from '../openai/wire.js'
 import { allowOrigins, requireKey } from './access.js'
 import { Admission } from './admission.js'
-import { readChat, serveChat, type Exchange } from './chat_route.js'
+import { serveChat, type Exchange } from './chat_route.js'
 import { serveCompletion } from './completions_route.js'
 import { docsPage, openApiDocument } from './document.js'
 import { shuttingDown, toToolError, type FailureContext } from './failure.js'
@@ -72,8 +78,12 @@ export interface Server {
 
 const BODY_LIMIT = 8 * 1024 * 1024
 const CLOSE_DEADLINE_MS = 10_000
-const CHAT: FailureContext = { grammarParam: 'tools', promptParam: 'messages' }
-const COMPLETION: FailureContext = { grammarParam: 'grammar', promptParam: 'prompt' }
+/** The fields an error of the engine belongs to. */
+const chatFailures = ({ tools }: ChatRequest): FailureContext => ({
+  grammarParam: tools.choice === 'none' ? 'response_format' : 'tools',
+  promptParam: 'messages',
+})
+const completionFailures = (): FailureContext => ({ grammarParam: 'grammar', promptParam: 'prompt' })
 const OTHER: FailureContext = { grammarParam: 'grammar', promptParam: 'content' }
 
 export function createServer(options: ServerOptions): Server {
@@ -107,13 +117,13 @@ export function createServer(options: ServerOptions): Server {
   const generating =
     <R extends { readonly stream: boolean; readonly model: string | null; readonly ignored: readonly string[] }>(
       prefix: 'chatcmpl' | 'cmpl',
-      context: FailureContext,
+      contextOf: (request: R) => FailureContext,
       read: (body: Body, profile: Profile) => R,
       serve: (exchange: Exchange, request: R) => Promise<void>,
     ): RequestHandler =>
     async (req, response) => {
-      response.locals['failure'] = context
       const request = read(bodyOf(req), profile)
+      response.locals['failure'] = contextOf(request)
       checkModel(request.model)
       const head = { id: newId(prefix), created: Math.floor(clock.now() / 1000), model }
       response.setHeader('x-request-id', head.id)
@@ -164,8 +174,8 @@ export function createServer(options: ServerOptions): Server {
     checkModel(typeof parts === 'string' ? parts : parts.join('/'))
     response.json(modelObject)
   })
-  app.post('/v1/chat/completions', key, body, generating('chatcmpl', CHAT, readChat, serveChat))
-  app.post('/v1/completions', key, body, generating('cmpl', COMPLETION, readCompletionRequest, serveCompletion))
+  app.post('/v1/chat/completions', key, body, generating('chatcmpl', chatFailures, readChatRequest, serveChat))
+  app.post('/v1/completions', key, body, generating('cmpl', completionFailures, readCompletionRequest, serveCompletion))
   app.post('/tokenize', key, body, (req, response) => {
     const { content, special } = readTokenizeRequest(bodyOf(req), profile)
     response.json({ tokens: Array.from(engine.tokenize(content, { special })) })
