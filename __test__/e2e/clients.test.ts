@@ -3,7 +3,7 @@
  * and a request that is refused. The engine says a script here; what a model says is in the tests beside this one.
  */
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
-import { AIMessageChunk } from '@langchain/core/messages'
+import type { AIMessageChunk } from '@langchain/core/messages'
 import { ChatOpenAI } from '@langchain/openai'
 import { generateText, jsonSchema, streamText, tool, type ToolSet } from 'ai'
 import OpenAI, { BadRequestError, UnprocessableEntityError } from 'openai'

