@@ -3,6 +3,7 @@
  */
 import { GrammarError } from '../errors.js'
 import { grammar, type Grammar } from '../grammar.js'
+import type { FromJsonSchema } from '../chat/json_schema_type.js'
 import { isRecord, type JsonSchema, type RouteTool } from './catalogue.js'
 import { parseRoute, type RoutedCall, type RoutedNone } from './parse.js'
 import { routeSchema, routeToolNames, type RouteSchema } from './schema.js'
@@ -57,19 +58,19 @@ export function route<const Tools extends readonly RouteTool[]>(
 
 /**
  * The same schema with the references inside each tool's parameters pointing where those parameters now stand. The
- * schema that is sent and recorded keeps them verbatim.
+ * schema that is sent and recorded keeps them verbatim. A schema of another shape is returned as it is.
  */
-export function compilable(schema: RouteSchema): RouteSchema {
+export function compilable<S extends RouteSchema | JsonSchema>(schema: S): S {
+  const alternatives: unknown = schema.anyOf
+  if (!Array.isArray(alternatives)) return schema
   return {
     ...schema,
-    anyOf: schema.anyOf.map((alternative, index) => {
-      const parameters = alternative.properties.arguments
-      if (parameters === undefined) return alternative
-      const base = `#/anyOf/${index}/properties/arguments`
-      return {
-        ...alternative,
-        properties: { ...alternative.properties, arguments: rebase(parameters, base) as JsonSchema },
-      }
+    anyOf: alternatives.map((alternative: unknown, index) => {
+      if (!isRecord(alternative) || !isRecord(alternative.properties)) return alternative
+      const { properties } = alternative
+      if (properties.arguments === undefined) return alternative
+      const args = rebase(properties.arguments, `#/anyOf/${index}/properties/arguments`)
+      return { ...alternative, properties: { ...properties, arguments: args } }
     }),
   }
 }
