@@ -8,8 +8,10 @@
 //! something new starts it afresh, and constraints find their states again by replaying their
 //! tokens. A warm mask is a read lock and a shared handle.
 
+use crate::budget::{self, Budget};
 use crate::constraint::{ConstraintOptions, TokenConstraint};
 use crate::determinize::{Determinizer, State};
+use crate::distance::Distances;
 use crate::error::ConstrainError;
 use crate::grammar::Grammar;
 use crate::limits::Limits;
@@ -19,7 +21,7 @@ use crate::masks;
 use crate::nfa::{Counting, Nfa};
 use crate::runtime::Runtime;
 use crate::vocabulary::Vocabulary;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A grammar for one vocabulary.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub struct CompiledGrammar {
     pub(crate) vocabulary: Arc<Vocabulary>,
     pub(crate) limits: Limits,
     cache: RwLock<Cache>,
+    distances: OnceLock<Distances>,
 }
 
 /// What was made on demand.
@@ -39,6 +42,7 @@ pub(crate) struct Cache {
     /// By state.
     masks: Vec<Option<Mask>>,
     mask_bytes: usize,
+    budget: Budget,
 }
 
 /// Compiles a grammar for a vocabulary.
@@ -54,13 +58,13 @@ pub fn compile(
             pointer: String::new(),
         });
     };
-    let automaton = Determinizer::new(&nfa);
-    let cache = Cache { epoch: 0, automaton, masks: Vec::new(), mask_bytes: 0 };
+    let cache = Cache::new(&nfa, 0);
     let compiled = CompiledGrammar {
         nfa,
         vocabulary: Arc::clone(vocabulary),
         limits: limits.clone(),
         cache: RwLock::new(cache),
+        distances: OnceLock::new(),
     };
     if !vocabulary.spells_all {
         masks::find_stuck(&compiled)?;
@@ -84,6 +88,11 @@ impl CompiledGrammar {
         &self.vocabulary
     }
 
+    /// Distances to an ending, computed when the first budget asks for them.
+    pub(crate) fn distances(&self) -> &Distances {
+        self.distances.get_or_init(|| Distances::new(&self.nfa))
+    }
+
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Cache> {
         // A panic under the lock leaves at worst an unfinished row; rows are made again.
         self.cache.read().unwrap_or_else(PoisonError::into_inner)
@@ -93,21 +102,43 @@ impl CompiledGrammar {
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Cache> {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         if cache.bytes() > self.limits.cache_bytes {
-            *cache = Cache {
-                epoch: cache.epoch + 1,
-                automaton: Determinizer::new(&self.nfa),
-                masks: Vec::new(),
-                mask_bytes: 0,
-            };
+            *cache = Cache::new(&self.nfa, cache.epoch + 1);
         }
         cache
     }
 }
 
 impl Cache {
+    fn new(nfa: &Nfa, epoch: u64) -> Self {
+        Self {
+            epoch,
+            automaton: Determinizer::new(nfa),
+            masks: Vec::new(),
+            mask_bytes: 0,
+            budget: Budget::default(),
+        }
+    }
+
+    /// The mask of a state under a budget.
+    pub(crate) fn mask_within(
+        &mut self,
+        grammar: &CompiledGrammar,
+        state: State,
+        remaining: u32,
+    ) -> Result<Mask, ConstrainError> {
+        let (automaton, budget) = (&mut self.automaton, &mut self.budget);
+        match budget::mask(grammar, automaton, budget, state, remaining)? {
+            Some(mask) if mask.allowed() > 0 => Ok(mask),
+            _ => self.mask(grammar, state),
+        }
+    }
+
     /// Bytes of memory held.
     pub(crate) fn bytes(&self) -> usize {
-        self.automaton.bytes() + self.mask_bytes + size_of_val(&*self.masks)
+        self.automaton.bytes()
+            + self.mask_bytes
+            + size_of_val(&*self.masks)
+            + self.budget.memory_bytes()
     }
 
     /// A mask made before.

@@ -42,8 +42,8 @@ pub(crate) struct Counter {
     pub(crate) need: u32,
     /// Further items that may come; [`UNBOUNDED`] stays.
     pub(crate) left: u32,
-    /// Fewest bytes of an item.
-    pub(crate) shortest: u32,
+    /// The loop's [`Op::Again`].
+    pub(crate) hub: NfaState,
 }
 
 /// One way of having read the input so far.
@@ -116,7 +116,7 @@ impl Determinizer {
             subsets: Vec::new(),
             threads: Vec::new(),
             buckets: vec![0; 64],
-            counters: vec![Counter { parent: 0, need: 0, left: 0, shortest: 0 }],
+            counters: vec![Counter { parent: 0, need: 0, left: 0, hub: NONE }],
             counter_index: FxHashMap::default(),
             work: 0,
             scratch: Scratch { seen: vec![(0, 0); nfa.ops.len()], ..Scratch::default() },
@@ -242,21 +242,23 @@ impl Determinizer {
         }
         let mut threads = self.threads(state).to_vec();
         for thread in &mut threads {
-            thread.counter = self.clamp_counter(thread.counter, longest);
+            thread.counter = self.clamp_counter(nfa, thread.counter, longest);
         }
         self.state_of(nfa, &threads)
     }
 
-    fn clamp_counter(&mut self, id: CounterId, longest: usize) -> CounterId {
+    fn clamp_counter(&mut self, nfa: &Nfa, id: CounterId, longest: usize) -> CounterId {
         // Counters nest no deeper than the tree.
         if id == 0 {
             return 0;
         }
         let counter = self.counters[id as usize];
+        let shortest = nfa.loop_at(counter.hub).map_or(1, |l| l.shortest.max(1));
         // The item in progress may end at once; each further one takes `shortest` bytes.
-        let ends = longest as u32 / counter.shortest.max(1) + 2;
-        let parent = self.clamp_counter(counter.parent, longest);
-        let (need, left) = (counter.need.min(ends), counter.left.min(ends));
+        let ends = longest as u32 / shortest + 2;
+        let parent = self.clamp_counter(nfa, counter.parent, longest);
+        let need = counter.need.min(ends);
+        let left = if counter.left > ends { UNBOUNDED } else { counter.left };
         self.counter_id(Counter { parent, need, left, ..counter })
     }
 
@@ -304,17 +306,17 @@ impl Determinizer {
                     let edges = &nfa.edges[from as usize..to as usize];
                     self.scratch.stack.extend(edges.iter().rev().map(|state| at(*state)));
                 }
-                Op::Enter { min, max, shortest, body, skip } => {
+                Op::Enter { min, max, hub, body, skip } => {
                     if skip != NONE {
                         self.scratch.stack.push(at(skip));
                     }
                     let parent = thread.counter;
-                    let counter = Counter { parent, need: min, left: max, shortest };
+                    let counter = Counter { parent, need: min, left: max, hub };
                     self.enter(body, counter);
                 }
-                Op::Again { again, exit, nullable } => {
+                Op::Again { again, exit, loops } => {
                     let counter = self.counters[thread.counter as usize];
-                    if nullable {
+                    if nfa.loops[loops as usize].nullable {
                         let key = (thread.state, counter.parent);
                         if self.scratch.passed.contains(&key) {
                             continue;

@@ -1,12 +1,14 @@
 //! Bytes in, masks out: canonical DFAs, schema front ends, token masks.
 
 mod ast;
+mod budget;
 mod classes;
 mod compile;
 mod constraint;
 mod describe;
 mod determinize;
 mod dfa;
+mod distance;
 mod error;
 mod grammar;
 mod index;

@@ -49,14 +49,29 @@ pub(crate) enum Op {
     Split { from: u32, to: u32 },
     /// Starts a counted loop: pushes a counter and goes to `body`; `skip` when it may be left
     /// out altogether.
-    /// `shortest`: fewest bytes of an item and its separator.
-    Enter { min: u32, max: u32, shortest: u32, body: NfaState, skip: NfaState },
+    /// `hub` is the loop's [`Op::Again`].
+    Enter { min: u32, max: u32, hub: NfaState, body: NfaState, skip: NfaState },
     /// An item of the loop is complete: `again` when the counter allows one more, `exit` when it
     /// has enough.
-    /// `nullable`: the item may be empty, so items without a byte are not counted.
-    Again { again: NfaState, exit: NfaState, nullable: bool },
+    /// `loops` says more about the loop.
+    Again { again: NfaState, exit: NfaState, loops: u32 },
     /// The whole string is complete.
     Accept,
+}
+
+/// A counted loop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loop {
+    /// The counted loop around this one: its [`Op::Again`], or [`NONE`].
+    pub(crate) outer: NfaState,
+    /// Fewest items.
+    pub(crate) min: u32,
+    /// Fewest bytes of an item and its separator.
+    pub(crate) shortest: u32,
+    /// The item may be empty: items without a byte are not counted.
+    pub(crate) nullable: bool,
+    /// The items are JSON string characters: the table's index, or [`NONE`].
+    pub(crate) chars: u32,
 }
 
 /// An embedded automaton, trimmed.
@@ -78,6 +93,7 @@ pub(crate) struct Nfa {
     pub(crate) edges: Vec<NfaState>,
     pub(crate) sets: Vec<ByteSet>,
     pub(crate) tables: Vec<Arc<Table>>,
+    pub(crate) loops: Vec<Loop>,
     pub(crate) start: NfaState,
     pub(crate) classes: ByteClasses,
 }
@@ -96,6 +112,8 @@ impl Nfa {
             set_index: FxHashMap::default(),
             tables: Vec::new(),
             table_index: FxHashMap::default(),
+            loops: Vec::new(),
+            around: NONE,
             counting,
             limits,
             depth: 0,
@@ -105,8 +123,8 @@ impl Nfa {
             return Ok(None);
         };
         let classes = ByteClasses::new(&builder.sets, builder.tables.iter().map(|t| &t.classes));
-        let Builder { ops, edges, sets, tables, .. } = builder;
-        Ok(Some(Self { ops, edges, sets, tables, start, classes }))
+        let Builder { ops, edges, sets, tables, loops, .. } = builder;
+        Ok(Some(Self { ops, edges, sets, tables, loops, start, classes }))
     }
 
     /// Bytes that a consuming state takes.
@@ -115,6 +133,14 @@ impl Nfa {
             Op::Bytes { set, .. } => self.sets[set as usize],
             Op::Table { table, local, .. } => self.tables[table as usize].live[local as usize],
             _ => ByteSet::EMPTY,
+        }
+    }
+
+    /// The counted loop of a hub.
+    pub(crate) fn loop_at(&self, hub: NfaState) -> Option<&Loop> {
+        match self.ops.get(hub as usize)? {
+            Op::Again { loops, .. } => self.loops.get(*loops as usize),
+            _ => None,
         }
     }
 
@@ -134,6 +160,9 @@ struct Builder<'l> {
     set_index: FxHashMap<ByteSet, u32>,
     tables: Vec<Arc<Table>>,
     table_index: FxHashMap<usize, Option<u32>>,
+    loops: Vec<Loop>,
+    /// The counted loop that is being built.
+    around: NfaState,
     counting: Counting,
     limits: &'l Limits,
     depth: usize,
@@ -260,8 +289,9 @@ impl Builder<'_> {
             let one = size(item, UNROLL_STATES) + separator.map_or(0, |s| size(s, UNROLL_STATES));
             copies.saturating_mul(one) <= UNROLL_STATES
         };
+        // Loops of string characters are always counted, so that they can be told from their hub.
         match self.counting {
-            Counting::Counters if !plain && (chars.is_some() || !small()) => {
+            Counting::Counters if chars.is_some() || (!plain && !small()) => {
                 self.counted(item, separator, min, max, next)
             }
             _ => self.unrolled(item, separator, min, max, next),
@@ -278,10 +308,13 @@ impl Builder<'_> {
         next: NfaState,
     ) -> Built {
         let hub = self.push(Op::Accept)?;
+        let outer = std::mem::replace(&mut self.around, hub);
         let Some(body) = self.node(item, hub)? else {
+            self.around = outer;
             return Ok((min == 0).then_some(next));
         };
         let again = self.joined(separator, body)?;
+        self.around = outer;
         let skip = if min == 0 { next } else { NONE };
         let max = max.unwrap_or(UNBOUNDED);
         let Some(again) = again else {
@@ -296,10 +329,16 @@ impl Builder<'_> {
         // x{m,n} of a nullable x is x{0,n}: a missing item is an empty one.
         let nullable = separator.is_none_or(nullable) && nullable(item);
         let min = if nullable { 0 } else { min };
-        self.ops[hub as usize] = Op::Again { again, exit: next, nullable };
-        let shortest =
-            shortest(item).saturating_add(separator.map_or(0, shortest)).min(u64::from(u32::MAX));
-        self.push(Op::Enter { min, max, shortest: shortest as u32, body, skip }).map(Some)
+        let chars = match self.ops[body as usize] {
+            Op::Table { table, .. } if self.tables[table as usize].form.is_some() => table,
+            _ => NONE,
+        };
+        let shortest = shortest(item).saturating_add(separator.map_or(0, shortest));
+        let shortest = u32::try_from(shortest).unwrap_or(u32::MAX);
+        self.loops.push(Loop { outer, min, shortest, nullable, chars });
+        let loops = self.loops.len() as u32 - 1;
+        self.ops[hub as usize] = Op::Again { again, exit: next, loops };
+        self.push(Op::Enter { min, max, hub, body, skip }).map(Some)
     }
 
     fn goto(&mut self, next: NfaState) -> Op {

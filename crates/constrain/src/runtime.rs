@@ -82,6 +82,20 @@ impl Runtime {
         self.complete = complete;
     }
 
+    fn within(&mut self, remaining: u32) -> Result<Mask, ConstrainError> {
+        let grammar = Arc::clone(&self.grammar);
+        let vocabulary = &grammar.vocabulary;
+        // No state is so far from an ending that this budget could matter.
+        let most = u64::from(grammar.distances().furthest) + 2;
+        if vocabulary.spells_all && u64::from(remaining) >= most {
+            return self.plain();
+        }
+        let mut cache = grammar.write();
+        self.sync(&mut cache);
+        let state = self.state();
+        cache.mask_within(&grammar, state, remaining)
+    }
+
     /// The plain mask of the current state.
     fn plain(&mut self) -> Result<Mask, ConstrainError> {
         let grammar = Arc::clone(&self.grammar);
@@ -104,8 +118,10 @@ impl TokenConstraint for Runtime {
         if self.ended {
             return Ok(Mask::new(vec![0; self.grammar.vocabulary.mask_words()]));
         }
-        let _ = remaining;
-        self.plain()
+        match remaining {
+            Some(remaining) if self.options.close_within_budget => self.within(remaining),
+            _ => self.plain(),
+        }
     }
 
     fn advance(&mut self, token: u32) -> Result<(), ConstrainError> {

@@ -192,6 +192,51 @@ fn until(trigger: &[u8]) -> (Expr, Expr) {
     (expr((0..=n).map(|k| k < n).collect()), expr((0..=n).map(|k| k == n).collect()))
 }
 
+/// Whether a whole string is at most `left` tokens away, by trying everything.
+fn finishes(rest: &Expr, tokens: &[Option<Vec<u8>>], left: u32) -> bool {
+    let mut level = vec![rest.clone()];
+    let mut seen: std::collections::HashSet<Expr> = level.iter().cloned().collect();
+    for _ in 0..left {
+        if level.iter().any(Expr::nullable) {
+            return true;
+        }
+        let mut next = Vec::new();
+        for from in &level {
+            for bytes in tokens.iter().flatten().filter(|bytes| !bytes.is_empty()) {
+                let after = from.after_all(bytes);
+                if !after.is_void() && seen.insert(after.clone()) {
+                    next.push(after);
+                }
+            }
+        }
+        level = next;
+    }
+    level.iter().any(Expr::nullable)
+}
+
+/// The mask that closes within `remaining` tokens, by trying everything; none when nothing can.
+fn closing(
+    rest: &Expr,
+    tokens: &[Option<Vec<u8>>],
+    eos: Option<u32>,
+    remaining: u32,
+) -> Option<Vec<u32>> {
+    let plain = rest.mask(tokens, eos);
+    let keep = |end: u32| -> Vec<u32> {
+        let able = |token: &u32| {
+            eos == Some(*token)
+                || remaining.checked_sub(1 + end).is_some_and(|left| {
+                    let bytes = tokens[*token as usize].as_ref().unwrap();
+                    finishes(&rest.after_all(bytes), tokens, left)
+                })
+        };
+        plain.iter().copied().filter(able).collect()
+    };
+    let with_end = keep(u32::from(eos.is_some()));
+    let kept = if with_end.is_empty() { keep(0) } else { with_end };
+    (!kept.is_empty()).then_some(kept)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -255,6 +300,42 @@ proptest! {
         if let Ok(compiled) = compile(&grammar, &vocabulary, &limits) {
             let mut constraint = compiled.constraint(ConstraintOptions::default());
             walk(&mut *constraint, &expr, &tokens, eos, &picks)?;
+        }
+    }
+
+    #[test]
+    fn a_budget_keeps_exactly_what_can_still_finish(
+        (grammar, expr) in description(),
+        (mut tokens, eos) in vocabulary(),
+        all_bytes in any::<bool>(),
+        remaining in 1..7_u32,
+        picks in prop::collection::vec(any::<u16>(), 6),
+    ) {
+        if !all_bytes {
+            tokens.truncate(tokens.len() - 256);
+            tokens.extend(b"abc1\n\xe9<x>,".map(|b| Some(vec![b])));
+        }
+        let vocabulary = Vocabulary::new(tokens.clone(), eos).unwrap();
+        let Ok(compiled) = compile(&grammar, &vocabulary, &Limits::default()) else {
+            return Ok(());
+        };
+        let options = ConstraintOptions { close_within_budget: true };
+        let mut constraint = compiled.constraint(options);
+        let mut rest = expr;
+        for (taken, pick) in picks.iter().enumerate() {
+            let Some(remaining) = remaining.checked_sub(taken as u32).filter(|r| *r > 0) else { break };
+            let mask: Vec<u32> = constraint.mask(Some(remaining)).unwrap().iter().collect();
+            let made = Expr::made();
+            match closing(&rest, &tokens, eos, remaining) {
+                Some(expected) => prop_assert_eq!(&mask, &expected, "{} left", remaining),
+                // Nothing can finish: something allowed is kept all the same.
+                None => prop_assert!(mask.iter().all(|t| rest.mask(&tokens, eos).contains(t))),
+            }
+            if Expr::made() > made + 5_000 { break }
+            let Some(&token) = mask.get(*pick as usize % mask.len().max(1)) else { break };
+            constraint.advance(token).unwrap();
+            if eos == Some(token) { break }
+            rest = rest.after_all(tokens[token as usize].as_ref().unwrap());
         }
     }
 }

@@ -1,0 +1,204 @@
+//! Closing within a budget: masks that keep only tokens after which the output can still end.
+//!
+//! Distances are counted in tokens, the end token included. Where every byte is a token, a
+//! distance in bytes bounds it from above and settles nearly every case: far from the end of the
+//! budget nothing is computed at all. In the last stretch the exact distance is found by a search
+//! over states, token by token, with what it finds kept.
+//!
+//! When the search runs out of fuel, a token counts as one that cannot finish unless its bytes
+//! say otherwise. When no token can finish, those that come closest are kept: the output ends cut
+//! off, but it would have anyway.
+
+use crate::compile::CompiledGrammar;
+use crate::determinize::{Determinizer, State};
+use crate::distance::Distances;
+use crate::error::ConstrainError;
+use crate::mask::{Mask, allow};
+use crate::masks::Lazy;
+use crate::walk::walk;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// States whose tokens are looked at for one mask, at most.
+const MOST_EXPANDED: usize = 256;
+
+/// What is known about the distances of an epoch's states.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    /// Fewest tokens to a whole string.
+    exact: FxHashMap<State, u32>,
+    /// More tokens than this are needed.
+    above: FxHashMap<State, u32>,
+    /// The states that one token leads to.
+    successors: FxHashMap<State, Arc<[State]>>,
+    /// Most bytes to an ending after any allowed token.
+    reach: FxHashMap<State, u32>,
+    expanded: usize,
+}
+
+/// The automaton and the distances of one mask.
+struct Search<'a> {
+    grammar: &'a CompiledGrammar,
+    distances: &'a Distances,
+    automaton: &'a mut Determinizer,
+    budget: &'a mut Budget,
+}
+
+/// The mask of `state` under a budget of `remaining` tokens; `None` when it is the plain one.
+pub(crate) fn mask(
+    grammar: &CompiledGrammar,
+    automaton: &mut Determinizer,
+    budget: &mut Budget,
+    state: State,
+    remaining: u32,
+) -> Result<Option<Mask>, ConstrainError> {
+    let vocabulary = &grammar.vocabulary;
+    let end = u32::from(vocabulary.eos().is_some());
+    let distances = grammar.distances();
+    // What is left after this token and the end token.
+    let left = remaining.checked_sub(1 + end);
+    let roomy = |bytes: u32| vocabulary.spells_all && left.is_some_and(|left| bytes <= left);
+    if roomy(distances.furthest) || budget.reach.get(&state).is_some_and(|bytes| roomy(*bytes)) {
+        return Ok(None);
+    }
+    let mut by_state: FxHashMap<State, Vec<u32>> = FxHashMap::default();
+    walk(&vocabulary.trie, &mut Lazy::new(grammar, automaton), state, |tokens, next| {
+        if !tokens.is_empty() {
+            by_state.entry(next).or_default().extend(tokens);
+        }
+    })?;
+    budget.expanded = 0;
+    let mut search = Search { grammar, distances, automaton, budget };
+    let reach = by_state.keys().map(|next| search.bytes(*next)).max().unwrap_or(0);
+    search.budget.reach.insert(state, reach);
+    if roomy(reach) {
+        return Ok(None);
+    }
+    let accepts = search.automaton.accepts(state);
+    let mut kept: Vec<State> = Vec::new();
+    if let Some(left) = left {
+        kept = search.finishing(by_state.keys(), left)?;
+    }
+    if kept.is_empty() && !accepts && remaining > 0 && end > 0 {
+        // The end token no longer fits, a whole text may.
+        kept = search.finishing(by_state.keys(), remaining - 1)?;
+    }
+    if kept.is_empty() && !accepts {
+        let nearest = by_state.keys().map(|next| search.bytes(*next)).min();
+        kept.extend(by_state.keys().filter(|next| Some(search.bytes(**next)) == nearest));
+    }
+    let mut words = vec![0; vocabulary.mask_words()];
+    for token in kept.iter().flat_map(|next| &by_state[next]) {
+        allow(&mut words, *token);
+    }
+    if accepts && let Some(eos) = vocabulary.eos() {
+        allow(&mut words, eos);
+    }
+    Ok(Some(Mask::new(words)))
+}
+
+impl Search<'_> {
+    fn bytes(&self, state: State) -> u32 {
+        self.distances.bytes(&self.grammar.nfa, self.automaton, state)
+    }
+
+    /// The states from which a whole string is at most `left` tokens away.
+    fn finishing<'s>(
+        &mut self,
+        states: impl Iterator<Item = &'s State>,
+        left: u32,
+    ) -> Result<Vec<State>, ConstrainError> {
+        let mut kept = Vec::new();
+        for &state in states {
+            if self.finishes(state, left)? {
+                kept.push(state);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// What bytes say: `Some` when they settle it.
+    fn settled(&self, state: State, left: u32) -> Option<bool> {
+        let bytes = self.bytes(state);
+        let longest = self.grammar.vocabulary.longest as u64;
+        if u64::from(bytes) > u64::from(left) * longest {
+            return Some(false);
+        }
+        if bytes == 0 || (self.grammar.vocabulary.spells_all && bytes <= left) {
+            return Some(true);
+        }
+        if let Some(tokens) = self.budget.exact.get(&state) {
+            return Some(*tokens <= left);
+        }
+        (self.budget.above.get(&state) >= Some(&left)).then_some(false)
+    }
+
+    fn finishes(&mut self, state: State, left: u32) -> Result<bool, ConstrainError> {
+        if let Some(settled) = self.settled(state, left) {
+            return Ok(settled);
+        }
+        let mut level = vec![state];
+        let mut seen: FxHashSet<State> = level.iter().copied().collect();
+        for taken in 1..=left {
+            let mut next_level = Vec::new();
+            for &from in &level {
+                let Some(successors) = self.successors(from)? else {
+                    return Ok(false);
+                };
+                for &next in successors.iter() {
+                    if self.automaton.accepts(next) {
+                        self.budget.exact.insert(state, taken);
+                        return Ok(true);
+                    }
+                    if !seen.insert(next) {
+                        continue;
+                    }
+                    match self.settled(next, left - taken) {
+                        Some(true) => return Ok(true),
+                        Some(false) => {}
+                        None => next_level.push(next),
+                    }
+                }
+            }
+            level = next_level;
+            if level.is_empty() {
+                break;
+            }
+        }
+        self.budget.above.insert(state, left);
+        Ok(false)
+    }
+
+    /// The states one token away; `None` when the fuel is spent.
+    fn successors(&mut self, state: State) -> Result<Option<Arc<[State]>>, ConstrainError> {
+        if let Some(known) = self.budget.successors.get(&state) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        if self.budget.expanded >= MOST_EXPANDED {
+            return Ok(None);
+        }
+        self.budget.expanded += 1;
+        let mut found: FxHashSet<State> = FxHashSet::default();
+        let mut lazy = Lazy::new(self.grammar, self.automaton);
+        walk(&self.grammar.vocabulary.trie, &mut lazy, state, |tokens, next| {
+            if !tokens.is_empty() {
+                found.insert(next);
+            }
+        })?;
+        let mut found: Vec<State> = found.into_iter().collect();
+        found.sort_unstable();
+        let found: Arc<[State]> = found.into();
+        self.budget.successors.insert(state, Arc::clone(&found));
+        Ok(Some(found))
+    }
+}
+
+impl Budget {
+    /// Bytes of memory held, about.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let states: usize = self.successors.values().map(|s| s.len()).sum();
+        (self.exact.len() + self.above.len() + self.reach.len()) * 16
+            + self.successors.len() * 48
+            + states * size_of::<State>()
+    }
+}
