@@ -57,7 +57,7 @@ impl Group {
     /// # Safety
     /// `row < self.stride`.
     #[inline(always)]
-    pub(crate) unsafe fn from_row(self, row: usize) -> Group {
+    pub(crate) unsafe fn starting_at(self, row: usize) -> Group {
         // SAFETY: inside the group's first block.
         unsafe {
             Group {

@@ -79,7 +79,7 @@ impl WeightType {
 /// 32 quantised elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The integers: as stored (unsigned) or, for Q8_0, signed ones between -127 and 127.
+    /// The integers: as stored (unsigned) or, for `Q8_0`, signed ones between -127 and 127.
     pub(crate) ints: [u8; 32],
     /// Half-precision bits of the scales of elements 0 to 15 and 16 to 31.
     pub(crate) scales: [u16; 2],
@@ -109,7 +109,7 @@ fn fifth_bits(ints: &mut [u8; 32], bytes: &[u8]) {
     }
 }
 
-/// The 6-bit scale and minimum of part `s` of a Q4_K or Q5_K block.
+/// The 6-bit scale and minimum of part `s` of a `Q4_K` or `Q5_K` block.
 fn six_bits(packed: &[u8], s: usize) -> (u8, u8) {
     if s < 4 {
         (packed[s] & 63, packed[s + 4] & 63)
@@ -119,9 +119,9 @@ fn six_bits(packed: &[u8], s: usize) -> (u8, u8) {
     }
 }
 
-/// Scale and minimum of part `s` of a Q4_K or Q5_K block. The products are rounded to half
+/// Scale and minimum of part `s` of a `Q4_K` or `Q5_K` block. The products are rounded to half
 /// precision (2^-11 at most, far below what quantising the activations costs), so that these
-/// formats share the tiles of Q4_1 and Q5_1.
+/// formats share the tiles of `Q4_1` and `Q5_1`.
 fn super_scales(block: &[u8], s: usize) -> ([u16; 2], u16) {
     let (scale, min) = six_bits(&block[4..16], s);
     let d = f32_to_f16(f16_to_f32(half(block, 0)) * f32::from(scale));

@@ -247,7 +247,7 @@ mod tests {
                     let mut got = x.clone();
                     // SAFETY: sizes as allocated.
                     unsafe {
-                        rotate(cpu, got.as_mut_ptr(), heads, dim, table.as_ptr(), 0.5, pairs)
+                        rotate(cpu, got.as_mut_ptr(), heads, dim, table.as_ptr(), 0.5, pairs);
                     };
                     for head in 0..heads {
                         for (i, frequency) in frequencies.iter().enumerate() {
@@ -260,7 +260,7 @@ mod tests {
                             let (p, q) = (f64::from(x[a]), f64::from(x[b]));
                             close(
                                 &[got[a], got[b]],
-                                &[(p * c - q * s) / 2.0, (p * s + q * c) / 2.0],
+                                &[(p * c - q * s) / 2.0, f64::midpoint(p * s, q * c)],
                             );
                         }
                     }

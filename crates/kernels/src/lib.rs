@@ -5,30 +5,46 @@
 //! All `unsafe` of the project (but for one file mapping) is here. Public functions are safe: each
 //! checks the sizes of what it is given and returns an error for what does not fit.
 
-pub mod activations;
+#![warn(missing_docs)]
+// A kernel's pieces must end up inside the one function that has the tier's features enabled.
+#![allow(clippy::inline_always)]
+// Bytes of an arena are read as halves, floats and vectors; unaligned where alignment is not given.
+#![allow(clippy::cast_ptr_alignment)]
+// Unrolled loops over lanes, rows and tiles index several arrays at once.
+#![allow(clippy::needless_range_loop)]
+// The names of `std::arch` are the instructions'.
+#![allow(clippy::wildcard_imports)]
+// A kernel's operands are many, and a struct for each would hide them.
+#![allow(clippy::too_many_arguments)]
+
+mod activations;
 mod arena;
-pub mod attention;
+mod attention;
 mod blocks;
-pub mod dispatch;
+mod decoder;
+mod dispatch;
 mod elementwise;
 mod error;
 mod f16;
-pub mod matmul;
-pub mod pages;
-pub mod pool;
+mod head;
+mod matmul;
+mod pages;
+mod pool;
 mod shared;
 mod simd;
 #[cfg(test)]
 mod test_random;
-pub mod tiles;
+mod tiles;
 
 pub use activations::Activations;
 pub use attention::{Batch, Segment};
 pub use blocks::{WeightType, dequantize};
+pub use decoder::{Decoder, DecoderLayer, DecoderShape, Workspace};
 pub use dispatch::{Cpu, CpuReport, Tier, choose};
 pub use elementwise::RopePairs;
 pub use error::KernelError;
 pub use f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
+pub use head::LogitSummary;
 pub use matmul::{Input, matmul};
 pub use pages::{KvAccess, KvElement, KvPool, KvShape, PAGE_POSITIONS, PageId};
 pub use pool::ThreadPool;

@@ -18,10 +18,6 @@ impl<'a, T> Shared<'a, T> {
         Shared { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The elements from `start` to `start + len`.
     ///
     /// # Safety

@@ -28,6 +28,7 @@
 use crate::arena::Arena;
 use crate::blocks::{Part, WeightType, part};
 use crate::error::{KernelError, expect_size};
+use crate::f16::{bf16_to_f32, f16_to_f32};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
 
@@ -150,11 +151,6 @@ impl TileFormat {
             _ => 1024,
         })
     }
-
-    /// Whether products take the activations as f32 rather than quantised.
-    pub(crate) fn is_float(self) -> bool {
-        matches!(self, TileFormat::F16 | TileFormat::Bf16 | TileFormat::F32)
-    }
 }
 
 /// A matrix of a [`Weights`] arena, by the order in which it was planned.
@@ -268,6 +264,30 @@ impl Weights {
         let bytes = &self.arena.bytes()[entry.offset..][..entry.tiles() * entry.tile_bytes()];
         let Entry { kind, rows, columns, .. } = *entry;
         Some(Matrix { format: TileFormat::of(kind), rows, columns, bytes })
+    }
+
+    /// Writes one row of a matrix, dequantised, to `out`: an embedding's look-up.
+    ///
+    /// # Errors
+    /// A row or a length that the matrix does not have.
+    pub fn row(&self, id: MatrixId, row: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let missing = KernelError::Shape { what: "planned matrices", expected: 1, found: 0 };
+        let matrix = self.matrix(id).ok_or(missing)?;
+        expect_size("a matrix's columns", matrix.columns, out.len())?;
+        if row >= matrix.rows {
+            let what = "a matrix's rows";
+            return Err(KernelError::Shape { what, expected: matrix.rows, found: row + 1 });
+        }
+        let tile = &matrix.bytes[row / TILE_ROWS * matrix.tile_bytes()..][..matrix.tile_bytes()];
+        let blocks = tile.chunks_exact(matrix.format.block_bytes());
+        for (block, out) in blocks.zip(out.chunks_exact_mut(BLOCK_COLUMNS)) {
+            with_format!(
+                matrix.format,
+                F => unpack_row::<F>(block, row % TILE_ROWS, out),
+                _ => unpack_floats(matrix.format, block, row % TILE_ROWS, out)
+            );
+        }
+        Ok(())
     }
 
     /// Bytes of all matrices.
@@ -385,6 +405,87 @@ fn pack_floats(source: &[u8], index: usize, row: usize, block: &mut [u8]) {
         to.copy_from_slice(bytes);
         if cfg!(target_endian = "big") {
             to.reverse();
+        }
+    }
+}
+
+/// The values of one row of a block.
+fn unpack_row<F: Format>(block: &[u8], row: usize, out: &mut [f32]) {
+    let half = |at: usize| f16_to_f32(u16::from_ne_bytes([block[at], block[at + 1]]));
+    let scale = half(F::SCALES + row * 2);
+    let second = if F::MIN || F::HALVES { half(F::SCALES + 32 + row * 2) } else { 0.0 };
+    let offset = if F::OFFSET_BITS == 0 { 0 } else { 1 << F::OFFSET_BITS };
+    for (k, out) in out.iter_mut().enumerate() {
+        let (g, upper, j) = (k % 16 / 4, k / 16, k % 4);
+        let int = if F::BYTES {
+            i32::from(block[(k / 4 * TILE_ROWS + row) * 4 + j] as i8)
+        } else {
+            let nibble = block[(g * TILE_ROWS + row) * 4 + j] >> (4 * upper) & 15;
+            let high = match F::HIGH_BITS {
+                0 => 0,
+                1 => block[256 + row * 4 + j] >> (4 * upper + g) & 1,
+                _ => block[256 + 64 * upper + row * 4 + j] >> (2 * g) & 3,
+            };
+            i32::from(nibble | high << 4)
+        };
+        let scale = if F::HALVES && upper == 1 { second } else { scale };
+        *out = scale * (int - offset) as f32 + if F::MIN { second } else { 0.0 };
+    }
+}
+
+/// The values of one row of a block of floats.
+fn unpack_floats(format: TileFormat, block: &[u8], row: usize, out: &mut [f32]) {
+    for (k, out) in out.iter_mut().enumerate() {
+        let at = k * TILE_ROWS + row;
+        let half = || u16::from_ne_bytes([block[at * 2], block[at * 2 + 1]]);
+        *out = match format {
+            TileFormat::F16 => f16_to_f32(half()),
+            TileFormat::Bf16 => bf16_to_f32(half()),
+            _ => {
+                let bytes = [0, 1, 2, 3].map(|i| block[at * 4 + i]);
+                f32::from_ne_bytes(bytes)
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::dequantize;
+    use crate::test_random::Random;
+
+    #[test]
+    fn a_packed_row_has_the_values_of_the_stored_one() {
+        let mut rng = Random::new(41);
+        let pool = ThreadPool::new(2);
+        for kind in WeightType::ALL {
+            let (rows, columns) = (37, 512);
+            let row_bytes = kind.row_bytes(columns).expect("has kernels");
+            let mut source: Vec<u8> = (0..rows * row_bytes).map(|_| rng.next() as u8).collect();
+            // Scales and floats of moderate size: no infinities.
+            let (_, block) = kind.block();
+            for chunk in source.chunks_exact_mut(block) {
+                match kind {
+                    WeightType::F32 => chunk[3] &= 0x3f,
+                    WeightType::Q6K => chunk[209] &= 0x2f,
+                    _ => {
+                        chunk[1] &= 0x2f;
+                        chunk[3.min(block - 1)] &= 0x2f;
+                    }
+                }
+            }
+            let mut plan = WeightPlan::new();
+            let id = plan.add(kind, rows, columns).expect("has kernels");
+            let weights = plan.pack(&pool, &[&source]).expect("fits");
+            for (row, source) in source.chunks_exact(row_bytes).enumerate() {
+                let (mut stored, mut packed) = (vec![0.0; columns], vec![0.0; columns]);
+                dequantize(kind, source, &mut stored).expect("fits");
+                weights.row(id, row, &mut packed).expect("fits");
+                assert_eq!(stored, packed, "{kind:?} row {row}");
+            }
+            assert!(weights.row(id, rows, &mut vec![0.0; columns]).is_err());
+            assert!(weights.row(id, 0, &mut vec![0.0; columns - 32]).is_err());
         }
     }
 }

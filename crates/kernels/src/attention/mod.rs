@@ -74,7 +74,7 @@ impl<'a> Batch<'a> {
         let mut rows = Vec::new();
         let mut written = Vec::new();
         for (index, segment) in segments.iter().enumerate() {
-            let end = segment.start.checked_add(segment.rows).unwrap_or(usize::MAX);
+            let end = segment.start.saturating_add(segment.rows);
             let pages = end.div_ceil(PAGE_POSITIONS);
             let Some(table) = segment.table.get(..pages) else {
                 let what = "pages in a block table";

@@ -22,7 +22,7 @@ const UNPACKED: usize = 512;
 pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
     // SAFETY: the same contract; `in_step` is used with one group of as many rows as it names.
     unsafe {
-        match input.rows() {
+        match job.rows.len() {
             1 => in_step::<F, 4, 1>(job, input),
             2 => in_step::<F, 2, 2>(job, input),
             rows if rows >= PANEL && !F::BYTES => panels::<F>(job, input),
@@ -37,14 +37,14 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
 /// The contract of [`super::product`]; the input has `M` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
-    let group = input.group(0);
+    let group = input.group(job.rows.start);
     let mut tile = job.tiles.start;
     // SAFETY: `tile + S` stays within the job's tiles.
     unsafe {
         while tile + S <= job.tiles.end {
             let more = tile + 2 * S <= job.tiles.end;
             let ahead = if more { S * job.tile_bytes } else { 0 };
-            kernel::<F, false, S, M>(job, tile, std::ptr::null(), group, 0, ahead);
+            kernel::<F, false, S, M>(job, tile, std::ptr::null(), group, job.rows.start, ahead);
             tile += S;
         }
         one_by_one::<F>(job, tile, input);
@@ -58,13 +58,13 @@ unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
     for tile in first..job.tiles.end {
-        for (row, group) in groups(input) {
+        for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
                 let none = std::ptr::null();
                 // SAFETY: rows `done` to `done + M` are the group's.
                 unsafe {
-                    let rest = group.from_row(done);
+                    let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
                         1 => kernel::<F, false, 1, 1>(job, tile, none, rest, row, 0),
@@ -102,12 +102,12 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
             }
         }
         let panel = panel.as_ptr().cast::<u8>();
-        for (row, group) in groups(input) {
+        for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
                 // SAFETY: rows `done` to `done + M` are the group's; the panel is the tile's.
                 unsafe {
-                    let rest = group.from_row(done);
+                    let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
                         1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row, 0),

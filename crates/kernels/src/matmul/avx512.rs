@@ -12,7 +12,7 @@ use crate::tiles::{BLOCK_COLUMNS, Format};
 pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
     // SAFETY: the same contract; `in_step` is used with one group of as many rows as it names.
     unsafe {
-        match input.rows() {
+        match job.rows.len() {
             1 => in_step::<F, 4, 1>(job, input),
             2 => in_step::<F, 2, 2>(job, input),
             3 => in_step::<F, 2, 3>(job, input),
@@ -28,13 +28,19 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
 /// The contract of [`super::product`]; the input has `M` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
-    let group = input.group(0);
+    let group = input.group(job.rows.start);
     let mut tile = job.tiles.start;
     // SAFETY: `tile + S` stays within the job's tiles.
     unsafe {
         while tile + S <= job.tiles.end {
             let more = tile + 2 * S <= job.tiles.end;
-            kernel::<F, S, M>(job, tile, group, 0, if more { S * job.tile_bytes } else { 0 });
+            kernel::<F, S, M>(
+                job,
+                tile,
+                group,
+                job.rows.start,
+                if more { S * job.tile_bytes } else { 0 },
+            );
             tile += S;
         }
         one_by_one::<F>(job, tile, input);
@@ -48,7 +54,7 @@ unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
     for tile in first..job.tiles.end {
-        for (row, group) in groups(input) {
+        for (row, group) in groups(job, input) {
             // SAFETY: the contract.
             unsafe { one_group::<F>(job, tile, group, row) }
         }
@@ -65,7 +71,7 @@ pub(super) unsafe fn one_group<F: Format>(job: &Job, tile: usize, group: Group, 
     while done < group.stride {
         // SAFETY: rows `done` to `done + M` are the group's.
         unsafe {
-            let rest = group.from_row(done);
+            let rest = group.starting_at(done);
             let row = row + done;
             done += match group.stride - done {
                 1 => kernel::<F, 1, 1>(job, tile, rest, row, 0),

@@ -6,20 +6,14 @@ use crate::simd::{LANES, Simd, tiered};
 use crate::tiles::{BLOCK_COLUMNS, TileFormat};
 
 /// # Safety
-/// The contract of [`super::product`]; `input` is `[rows][blocks * 32]`.
-pub(super) unsafe fn product(
-    cpu: Cpu,
-    format: TileFormat,
-    job: &Job,
-    input: *const f32,
-    rows: usize,
-) {
+/// The contract of [`super::product`]; `input` is the input's `[rows][blocks * 32]`.
+pub(super) unsafe fn product(cpu: Cpu, format: TileFormat, job: &Job, input: *const f32) {
     // SAFETY: the same contract.
     unsafe {
         match format {
-            TileFormat::F16 => product_f16(cpu, job, input, rows),
-            TileFormat::Bf16 => product_bf16(cpu, job, input, rows),
-            _ => product_f32(cpu, job, input, rows),
+            TileFormat::F16 => product_f16(cpu, job, input),
+            TileFormat::Bf16 => product_bf16(cpu, job, input),
+            _ => product_f32(cpu, job, input),
         }
     }
 }
@@ -50,38 +44,38 @@ element!(Half, 2, load_f16);
 element!(Brain, 2, load_bf16);
 element!(Single, 4, load);
 
-tiered! { fn product_f16(job: &Job, input: *const f32, rows: usize) = f16; }
-tiered! { fn product_bf16(job: &Job, input: *const f32, rows: usize) = bf16; }
-tiered! { fn product_f32(job: &Job, input: *const f32, rows: usize) = f32; }
+tiered! { fn product_f16(job: &Job, input: *const f32) = f16; }
+tiered! { fn product_bf16(job: &Job, input: *const f32) = bf16; }
+tiered! { fn product_f32(job: &Job, input: *const f32) = f32; }
 
 #[inline(always)]
-unsafe fn f16<S: Simd>(job: &Job, input: *const f32, rows: usize) {
+unsafe fn f16<S: Simd>(job: &Job, input: *const f32) {
     // SAFETY: the caller's contract.
-    unsafe { all::<S, Half>(job, input, rows) }
+    unsafe { all::<S, Half>(job, input) }
 }
 #[inline(always)]
-unsafe fn bf16<S: Simd>(job: &Job, input: *const f32, rows: usize) {
+unsafe fn bf16<S: Simd>(job: &Job, input: *const f32) {
     // SAFETY: the caller's contract.
-    unsafe { all::<S, Brain>(job, input, rows) }
+    unsafe { all::<S, Brain>(job, input) }
 }
 #[inline(always)]
-unsafe fn f32<S: Simd>(job: &Job, input: *const f32, rows: usize) {
+unsafe fn f32<S: Simd>(job: &Job, input: *const f32) {
     // SAFETY: the caller's contract.
-    unsafe { all::<S, Single>(job, input, rows) }
+    unsafe { all::<S, Single>(job, input) }
 }
 
 /// # Safety
 /// The contract of [`product`].
 #[inline(always)]
-unsafe fn all<S: Simd, E: Element>(job: &Job, input: *const f32, rows: usize) {
+unsafe fn all<S: Simd, E: Element>(job: &Job, input: *const f32) {
     let mut tile = job.tiles.start;
     while tile < job.tiles.end {
-        let streams = if rows == 1 && job.tiles.end - tile >= 4 { 4 } else { 1 };
-        let mut row = 0;
-        while row < rows {
+        let streams = if job.rows.len() == 1 && job.tiles.end - tile >= 4 { 4 } else { 1 };
+        let mut row = job.rows.start;
+        while row < job.rows.end {
             // SAFETY: tiles and rows in range.
             unsafe {
-                row += match (streams, rows - row) {
+                row += match (streams, job.rows.end - row) {
                     (4, _) => some::<S, E, 4, 1>(job, input, tile, row),
                     (_, 1) => some::<S, E, 1, 1>(job, input, tile, row),
                     (_, 2 | 3) => some::<S, E, 1, 2>(job, input, tile, row),

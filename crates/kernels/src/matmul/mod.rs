@@ -31,7 +31,7 @@ use crate::dispatch::{Cpu, Tier};
 use crate::error::{KernelError, expect_size};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
-use crate::tiles::{Matrix, TILE_ROWS, with_format};
+use crate::tiles::{Matrix, TILE_ROWS, TileFormat, with_format};
 
 /// The input of products: the same rows as f32 and quantised, because float weights multiply the
 /// one and quantised weights the other.
@@ -118,22 +118,38 @@ pub(crate) unsafe fn product(
         blocks: matrix.blocks(),
         tile_bytes: matrix.tile_bytes(),
         tiles,
+        rows: 0..0,
         out,
         stride,
     };
+    // As many rows at a time as stay in the second-level cache beside the tiles.
+    let block = (ROWS_BYTES / input.columns()).next_multiple_of(GROUP);
+    for first in (0..input.rows()).step_by(block) {
+        let rows = first..input.rows().min(first + block);
+        // SAFETY: the same contract.
+        unsafe { product_of_rows(cpu, matrix.format(), &Job { rows, ..job.clone() }, input) }
+    }
+}
+
+/// Bytes of quantised activations that a pass over the tiles should not exceed.
+const ROWS_BYTES: usize = 192 << 10;
+
+/// # Safety
+/// The contract of [`product`]; the job's rows start at a group.
+unsafe fn product_of_rows(cpu: Cpu, format: TileFormat, job: &Job, input: Input<'_>) {
     // SAFETY: `job` describes what the contract promises; `cpu` proves the tier.
-    with_format!(matrix.format(), F => unsafe {
+    with_format!(format, F => unsafe {
         match cpu.tier() {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => avx2::product::<F>(&job, input.quantized),
+            Tier::Avx2 => avx2::product::<F>(job, input.quantized),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => avx512::product::<F>(&job, input.quantized),
+            Tier::Avx512 => avx512::product::<F>(job, input.quantized),
             #[cfg(target_arch = "x86_64")]
-            Tier::Amx => amx::product::<F>(&job, input.quantized),
-            _ => portable::product::<F>(&job, input.quantized),
+            Tier::Amx => amx::product::<F>(job, input.quantized),
+            _ => portable::product::<F>(job, input.quantized),
         }
     }, _ => unsafe {
-        float::product(cpu, matrix.format(), &job, input.floats.as_ptr(), input.rows());
+        float::product(cpu, format, job, input.floats.as_ptr());
     });
 }
 
@@ -145,6 +161,8 @@ struct Job {
     blocks: usize,
     tile_bytes: usize,
     tiles: Range<usize>,
+    /// Input rows, from the start of a group on.
+    rows: Range<usize>,
     out: *mut f32,
     /// Elements from one output row to the next.
     stride: usize,
@@ -162,19 +180,16 @@ impl Job {
     }
 
     /// Where the products of a tile with input row `row` go.
-    ///
-    /// # Safety
-    /// As for [`product`].
     #[inline(always)]
-    unsafe fn to(&self, tile: usize, row: usize) -> *mut f32 {
-        // SAFETY: inside the output.
-        unsafe { self.out.add(row * self.stride + tile * TILE_ROWS) }
+    fn to(&self, tile: usize, row: usize) -> *mut f32 {
+        // Wrapping, because `out` may stand for a tile 0 that is not part of the output.
+        self.out.wrapping_add(row * self.stride + tile * TILE_ROWS)
     }
 }
 
-/// The groups of an input: the first row of each, and where it starts.
-fn groups(input: &Activations) -> impl Iterator<Item = (usize, Group)> {
-    (0..input.rows()).step_by(GROUP).map(|first| (first, input.group(first)))
+/// The groups of the job's input rows: the first row of each, and where it starts.
+fn groups(job: &Job, input: &Activations) -> impl Iterator<Item = (usize, Group)> {
+    job.rows.clone().step_by(GROUP).map(|first| (first, input.group(first)))
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
             let block = unsafe { std::slice::from_raw_parts(weights.add(b * F::BLOCK), F::BLOCK) };
             unpack::<F>(block, unpacked);
         }
-        for (first, group) in groups(input) {
+        for (first, group) in groups(job, input) {
             for row in 0..group.stride {
                 // SAFETY: the contract, and `row` is one of the group's.
                 unsafe {
-                    let acts = group.from_row(row);
+                    let acts = group.starting_at(row);
                     let sums = one_row::<F>(weights, &unpacked, acts);
                     Portable::store(job.to(tile, first + row), sums);
                 }

@@ -116,9 +116,12 @@ fn every_type_tier_and_shape_meets_the_oracle_and_the_portable_bits() {
                 let row_bytes = source.len() / rows;
                 for m in [1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 64] {
                     let x: Vec<f32> = (0..m * columns)
-                        .map(|_| match extreme {
-                            true => [1.0, -1.0][usize::from(rng.below(8) == 0)],
-                            false => rng.normal(),
+                        .map(|_| {
+                            if extreme {
+                                [1.0, -1.0][usize::from(rng.below(8) == 0)]
+                            } else {
+                                rng.normal()
+                            }
                         })
                         .collect();
                     let portable = run(cpus[0], &alone, matrix, &x, m);
