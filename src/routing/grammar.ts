@@ -22,9 +22,14 @@ export interface RouteOptions {
   maxStringLength?: number
 }
 
-/** The actions a catalogue allows, told apart by `tool`. */
+/** The actions a catalogue allows, told apart by `tool`; arguments are typed where parameters are given `as const`. */
 export type RouteOf<Tools extends readonly RouteTool[]> =
-  { [Index in keyof Tools]: RoutedCall<Tools[Index]['function']['name']> }[number] | RoutedNone
+  | {
+      [Index in keyof Tools]: RoutedCall<Tools[Index]['function']['name'], RouteArguments<Tools[Index]['function']>>
+    }[number]
+  | RoutedNone
+
+type RouteArguments<F> = F extends { readonly parameters: infer P } ? FromJsonSchema<P> : Record<string, never>
 
 /**
  * The grammar of a routed reply: `engine.generate({ messages, grammar: route(tools), maxTokens })` returns the action as
