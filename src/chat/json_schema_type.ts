@@ -33,13 +33,13 @@ type OfType<T, S> = T extends 'string'
 
 type OfObject<S> = S extends { readonly properties: infer P }
   ? Flat<
-      { [K in keyof P as K extends Required<S> ? K : never]: FromJsonSchema<P[K]> } & {
-        [K in keyof P as K extends Required<S> ? never : K]?: FromJsonSchema<P[K]>
+      { [K in keyof P as K extends RequiredKeys<S> ? K : never]: FromJsonSchema<P[K]> } & {
+        [K in keyof P as K extends RequiredKeys<S> ? never : K]?: FromJsonSchema<P[K]>
       }
     >
   : Record<string, never>
 
-type Required<S> = S extends { readonly required: readonly (infer K)[] } ? K : never
+type RequiredKeys<S> = S extends { readonly required: readonly (infer K)[] } ? K : never
 
 /** One object type instead of an intersection, for readable hints. */
 type Flat<T> = { [K in keyof T]: T[K] }

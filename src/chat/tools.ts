@@ -7,7 +7,7 @@ import type { ToolCall } from '../tools/events.js'
 import type { FromJsonSchema } from './json_schema_type.js'
 
 /** Arguments' schema: a Standard Schema value (zod 4, …), a JSON Schema (`as const` for types), or its text. */
-export type Parameters = StandardSchema | Readonly<Record<string, unknown>> | string
+export type ToolParameters = StandardSchema | Readonly<Record<string, unknown>> | string
 
 /** The type of the arguments that a schema describes. */
 export type ArgumentsOf<P> =
@@ -21,7 +21,7 @@ export type ArgumentsOf<P> =
 
 export interface ToolDefinition<
   Name extends string = string,
-  P extends Parameters | undefined = Parameters | undefined,
+  P extends ToolParameters | undefined = ToolParameters | undefined,
 > {
   /** 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`. */
   readonly name: Name
@@ -39,7 +39,7 @@ export interface ExecuteContext {
 
 export interface RunnableTool<
   Name extends string = string,
-  P extends Parameters | undefined = Parameters | undefined,
+  P extends ToolParameters | undefined = ToolParameters | undefined,
 > extends ToolDefinition<Name, P> {
   /** Runs the function. A string is told to the model as it is, anything else as JSON. */
   // A method, so that tools of different arguments fit into one array.
@@ -47,10 +47,10 @@ export interface RunnableTool<
 }
 
 /** Infers a tool's types: its name, and its arguments from its schema. */
-export function tool<const Name extends string, const P extends Parameters | undefined = undefined>(
+export function tool<const Name extends string, const P extends ToolParameters | undefined = undefined>(
   definition: RunnableTool<Name, P>,
 ): RunnableTool<Name, P>
-export function tool<const Name extends string, const P extends Parameters | undefined = undefined>(
+export function tool<const Name extends string, const P extends ToolParameters | undefined = undefined>(
   definition: ToolDefinition<Name, P>,
 ): ToolDefinition<Name, P>
 export function tool(definition: ToolDefinition): ToolDefinition {
@@ -70,12 +70,12 @@ export type TypedCall<T extends ToolDefinition> =
     : never
 
 /** The schema's JSON text. */
-export function parametersText(parameters: Parameters): string {
+export function parametersText(parameters: ToolParameters): string {
   const { description } = parametersGrammar(parameters)
   return schemaText(description)
 }
 
-function parametersGrammar(parameters: Parameters) {
+function parametersGrammar(parameters: ToolParameters) {
   return jsonSchema(parameters as Record<string, unknown>)
 }
 

@@ -91,7 +91,7 @@ export function legacyLogprobsJson(tokens: readonly TokenLogprob[], offset: numb
 export interface ChoiceExtensions {
   /** The last call was cut short; in a whole answer the call itself says so. */
   readonly truncated?: true
-  /** The answer was steered to its end before the token budget ran out. */
+  /** Under `close_within_budget`: whether the answer is a whole document of its grammar. */
   readonly closed?: boolean
 }
 

@@ -41,6 +41,7 @@ async function wholeChat({ engine, response, head, work }: Exchange, request: Ch
     message: messageJson(one.content ?? (one.calls.length === 0 ? '' : null), one.calls),
     logprobs: one.logprobs === null ? null : logprobsJson(one.logprobs),
     finish_reason: one.finishReason,
+    ...closedJson(one),
   }))
   response.json(chatCompletion(head, choices, usageJson(answers.map(({ usage }) => usage))))
 }
@@ -75,6 +76,10 @@ async function streamChat(exchange: Exchange, request: ChatRequest, chat: Prepar
   sse.end()
 }
 
+function closedJson({ closed }: Answer): { closed?: boolean } {
+  return closed === undefined ? {} : { closed }
+}
+
 /** The chunks of one choice. Log-probabilities go out with the first delta after their tokens. */
 class ChoiceChunks {
   readonly #index: number
@@ -94,13 +99,15 @@ class ChoiceChunks {
     return { index: this.#index, delta, logprobs: this.#takeLogprobs(), finish_reason: null }
   }
 
-  last({ finishReason, lastCallCut }: Answer): ChunkChoice {
+  last(answered: Answer): ChunkChoice {
+    const { finishReason, lastCallCut } = answered
     return {
       index: this.#index,
       delta: {},
       logprobs: this.#takeLogprobs(),
       finish_reason: finishReason,
       ...(lastCallCut ? { truncated: true } : {}),
+      ...closedJson(answered),
     }
   }
 
