@@ -3,7 +3,7 @@ import { defineConfig } from 'tsdown'
 const swagger = ['swagger-ui.css', 'swagger-ui-bundle.js', 'swagger-ui-bundle.js.LICENSE.txt', 'LICENSE', 'NOTICE']
 
 export default defineConfig({
-  entry: ['src/index.ts', 'src/routing/index.ts', 'src/cli/index.ts'],
+  entry: ['src/index.ts', 'src/routing/index.ts', 'src/server/index.ts', 'src/cli/index.ts'],
   format: ['esm', 'cjs'],
   platform: 'node',
   target: 'node20',
