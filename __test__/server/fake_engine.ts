@@ -4,13 +4,13 @@
  */
 import type {
   Chunk,
-  Engine,
   GenerateRequest,
   GenerateResult,
   Generation,
   RenderChatRequest,
   TokenLogprob,
 } from '../../src/engine.js'
+import type { TextEngine } from '../../src/chat/answer.js'
 import { AbortError } from '../../src/errors.js'
 
 export interface Said {
@@ -20,7 +20,7 @@ export interface Said {
 
 export type Script = (request: GenerateRequest, prompt: string) => string | Said | Error | AsyncIterable<string>
 
-export class FakeEngine implements Engine {
+export class FakeEngine implements TextEngine {
   readonly info = {
     name: 'fake-model',
     path: '/nowhere',

@@ -15,6 +15,9 @@ import { grammar } from '../tools/grammar.js'
 import { renderPrompt } from '../tools/render.js'
 import type { ToolRequest } from '../tools/request.js'
 
+/** What generates text: an engine, or whatever does the same. The chats here are built on it. */
+export type TextEngine = Omit<Engine, 'chat' | 'streamChat' | 'runTools'>
+
 /** What an answer needs to know. */
 export interface ChatPlan {
   readonly messages: readonly unknown[]

@@ -2,7 +2,7 @@
  * Chats with tools in process: the steps of the server without the server. Messages are OpenAI's, so an answer's
  * `message` can be appended to the conversation as it is.
  */
-import type { Engine, GenerateRequest, TokenLogprob, Usage } from '../engine.js'
+import type { GenerateRequest, TokenLogprob, Usage } from '../engine.js'
 import { GrammarError, InvalidRequestError } from '../errors.js'
 import { jsonSchema, type StandardSchema } from '../grammar.js'
 import { fullProfile } from '../openai/profile.js'
@@ -10,7 +10,7 @@ import { ToolError } from '../openai/tool_error.js'
 import { newId } from '../openai/wire.js'
 import { messageJson, type FinishReason, type ToolCall, type ToolEvent, type WireMessage } from '../tools/events.js'
 import { parseToolRequest, type ToolRequest } from '../tools/request.js'
-import { answerPieces, prepareChat, type Answer, type PreparedChat } from './answer.js'
+import { answerPieces, prepareChat, type Answer, type PreparedChat, type TextEngine } from './answer.js'
 import { parametersText, typedCall, type ToolDefinition, type TypedCall } from './tools.js'
 
 /** A message of a conversation, as OpenAI has it. */
@@ -68,7 +68,7 @@ export interface ChatResult<T extends ToolDefinition = ToolDefinition> {
 
 /** Answers a conversation. */
 export async function chat<const T extends ToolDefinition>(
-  engine: Engine,
+  engine: TextEngine,
   options: ChatOptions<T>,
 ): Promise<ChatResult<T>> {
   return await streamChat(engine, options).final()
@@ -81,7 +81,7 @@ export interface ChatStream<T extends ToolDefinition = ToolDefinition> extends A
 }
 
 /** Answers a conversation, event by event: content, the start of a call, fragments of its arguments. */
-export function streamChat<const T extends ToolDefinition>(engine: Engine, options: ChatOptions<T>): ChatStream<T> {
+export function streamChat<const T extends ToolDefinition>(engine: TextEngine, options: ChatOptions<T>): ChatStream<T> {
   let answered: Answer | null = null
   const events = (async function* (): AsyncGenerator<ToolEvent, void, void> {
     const pieces = answerPieces(engine, await prepare(engine, options), signalOf(options))
@@ -108,7 +108,7 @@ export function streamChat<const T extends ToolDefinition>(engine: Engine, optio
   }
 }
 
-async function prepare(engine: Engine, options: ChatOptions): Promise<PreparedChat> {
+async function prepare(engine: TextEngine, options: ChatOptions): Promise<PreparedChat> {
   try {
     const plan = {
       messages: options.messages,

@@ -1,3 +1,4 @@
+export type { TextEngine } from './answer.js'
 export {
   chat,
   type ChatOptions,

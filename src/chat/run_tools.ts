@@ -2,8 +2,9 @@
  * The loop of an agent: answer, run the functions that were called, tell their results, answer again, until an answer
  * calls nothing. It ends: turns and calls are bounded, and a forced choice holds for the first turn only.
  */
-import type { Engine, Usage } from '../engine.js'
+import type { Usage } from '../engine.js'
 import { AbortError, InvalidRequestError } from '../errors.js'
+import type { TextEngine } from './answer.js'
 import { chat, type ChatOptions, type ChatResult, type Message } from './chat.js'
 import type { RunnableTool, TypedCall } from './tools.js'
 
@@ -29,7 +30,7 @@ export interface RunToolsResult<T extends RunnableTool = RunnableTool> {
 }
 
 export async function runTools<const T extends RunnableTool>(
-  engine: Engine,
+  engine: TextEngine,
   options: RunToolsOptions<T>,
 ): Promise<RunToolsResult<T>> {
   const { maxTurns = 10, maxCalls = 32, onCall, ...request } = options

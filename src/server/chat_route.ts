@@ -3,8 +3,8 @@
  * decides when to write what.
  */
 import type { Response } from 'express'
-import { answer, prepareChat, type Answer, type PreparedChat } from '../chat/answer.js'
-import type { Engine, TokenLogprob } from '../engine.js'
+import { answer, prepareChat, type Answer, type PreparedChat, type TextEngine } from '../chat/answer.js'
+import type { TokenLogprob } from '../engine.js'
 import type { ChatRequest } from '../openai/request.js'
 import {
   chatChunk,
@@ -18,7 +18,7 @@ import { deltaJson, messageJson, type WireDelta } from '../tools/events.js'
 import type { SseWriter } from './sse.js'
 
 export interface Exchange {
-  readonly engine: Engine
+  readonly engine: TextEngine
   readonly response: Response
   readonly head: ResponseHead
   /** Aborted when the client goes away, when the server's patience ends, or when a part of the answer fails. */

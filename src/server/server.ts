@@ -13,7 +13,7 @@ import express, {
 } from 'express'
 import { pino, type Logger } from 'pino'
 import { pinoHttp } from 'pino-http'
-import type { Engine } from '../engine.js'
+import type { TextEngine } from '../chat/answer.js'
 import { readBody, type Body } from '../openai/body.js'
 import { profiles, type Profile } from '../openai/profile.js'
 import {
@@ -34,7 +34,7 @@ import { shuttingDown, toToolError, type FailureContext } from './failure.js'
 import { SseWriter, systemClock, type Clock } from './sse.js'
 
 export interface ServerOptions {
-  readonly engine: Engine
+  readonly engine: TextEngine
   /** What of the OpenAI surface is served. Default: `full`. */
   readonly profile?: Profile['name']
   /** Requests must carry it as a bearer token. Default: none is needed. */
