@@ -135,6 +135,16 @@ fn keywords_mean_what_json_schema_says() {
         ),
         (r#"{"type":"integer","minimum":1e300}"#, vec![], vec![]),
         (r#"{"type":"number"}"#, vec!["0.5", "-1e-9", "12E+07"], vec!["1e100", "1.", ".5"]),
+        (
+            r#"{"type":"number","minimum":0,"exclusiveMaximum":1.5}"#,
+            vec!["0", "-0", "-0.00", "0.5", "1.499"],
+            vec!["1.5", "-0.1", "1e0", "2"],
+        ),
+        (
+            r#"{"type":["number","null"],"exclusiveMinimum":-1e-2,"maximum":1e+300}"#,
+            vec!["null", "-0.009", "0", "999999999999999999"],
+            vec!["-0.01", "-1"],
+        ),
         (r#"{"type":["string","null"]}"#, vec!["null", "\"a\""], vec!["1"]),
         (
             r#"{"type":["integer","null"],"enum":[1,"a",null,2.5]}"#,
@@ -251,7 +261,7 @@ fn what_cannot_be_enforced_is_refused_by_name() {
             "uniqueItems",
             "/uniqueItems",
         ),
-        (r#"{"type":"number","minimum":0}"#, "minimum", "/minimum"),
+        (r#"{"type":"number","exclusiveMinimum":true}"#, "exclusiveMinimum", "/exclusiveMinimum"),
         (
             r#"{"type":"integer","minimum":1,"exclusiveMinimum":true}"#,
             "exclusiveMinimum",
@@ -411,6 +421,10 @@ fn scalar_schema() -> impl Strategy<Value = Value> {
         Just(json!({"type": "null"})),
         Just(json!({"type": "boolean"})),
         Just(json!({"type": "number"})),
+        (-9000..9000i32, 0..4000i32).prop_map(|(low, span)| {
+            let (low, high) = (f64::from(low) / 1000.0, f64::from(low + span) / 1000.0);
+            json!({"type": "number", "minimum": low, "maximum": high})
+        }),
         Just(json!({"type": ["integer", "null"]})),
         Just(json!({"enum": ["a", 1, null, [1, {"b": false}], {"x": "y"}]})),
         Just(json!({"const": "b"})),

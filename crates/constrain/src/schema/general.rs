@@ -6,12 +6,14 @@
 //! - a schema without `type` means the types that its keywords speak of;
 //! - numbers are in the finite form (18 digits; 17 of a fraction; 2 of an exponent), `\u`
 //!   surrogates pair, keys and constants are spelled as compact printing spells them;
+//! - a number with bounds has no exponent;
 //! - white space is none, or at most one space after `:` and `,`.
 //!
 //! Whatever it cannot enforce it refuses, with the JSON pointer, the keyword and a remedy. Trees
 //! are built directly; their size is linear in the schema with its references written out, which
 //! [`Limits::schema_nodes`] and [`Limits::nfa_states`] bound.
 
+use super::decimals::{self, Bound};
 use super::disjoint::Outline;
 use super::integers;
 use super::lexeme::{self, byte, literal, optional, repeat};
@@ -103,6 +105,8 @@ const KEYWORDS: [&str; 23] = [
     "minProperties",
     "maxProperties",
 ];
+
+const BOUNDS: [&str; 4] = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
 
 /// What to write in place of a keyword that cannot be enforced.
 fn remedy(keyword: &str) -> &'static str {
@@ -445,24 +449,20 @@ impl<'a> Compiler<'a> {
     }
 
     fn number(&mut self, schema: &'a Json, allowed: Types) -> Built {
-        let bounds = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
-        let bounded = bounds.iter().find(|key| schema.get(key).is_some());
         self.spend(24)?;
-        let Some(bound) = bounded else {
+        if !BOUNDS.iter().any(|key| schema.get(key).is_some()) {
             return Ok(Some(if allowed.has(Types::FRACTION) {
                 lexeme::number(true)
             } else {
                 lexeme::integer(true)
             }));
-        };
+        }
+        self.spend(256)?;
         if allowed.has(Types::FRACTION) {
-            return self.unsupported(
-                bound,
-                "only integers can be bounded: use type integer, or leave the bound out",
-            );
+            return self.bounded_number(schema);
         }
         let (mut low, mut high) = (-integers::LARGEST, integers::LARGEST);
-        for keyword in bounds {
+        for keyword in BOUNDS {
             let Some(value) = schema.get(keyword) else { continue };
             let (floor, whole) = match value {
                 Json::Int(digits) => (saturated(digits), true),
@@ -472,6 +472,9 @@ impl<'a> Compiler<'a> {
                 }
                 _ => return self.malformed(keyword, "must be a number"),
             };
+            if keyword.starts_with("exclusive") && floor.abs() >= 1 << 53 {
+                return self.unsupported(keyword, "doubles do not tell integers past 2^53 apart");
+            }
             match keyword {
                 "minimum" => low = low.max(floor + i128::from(!whole)),
                 "exclusiveMinimum" => low = low.max(floor + 1),
@@ -479,8 +482,29 @@ impl<'a> Compiler<'a> {
                 _ => high = high.min(floor - i128::from(whole)),
             }
         }
-        self.spend(128)?;
         match integers::between(low, high) {
+            Some(node) => Ok(Some(node)),
+            None => Ok(self.nothing_here()),
+        }
+    }
+
+    fn bounded_number(&mut self, schema: &'a Json) -> Built {
+        let (mut low, mut high) = (Vec::new(), Vec::new());
+        for keyword in BOUNDS {
+            let Some(value) = schema.get(keyword) else { continue };
+            let text = match value {
+                Json::Int(_) | Json::Float(_) => value.dumps(),
+                Json::Bool(_) => {
+                    return self.unsupported(keyword, "give the bound itself, as a number");
+                }
+                _ => return self.malformed(keyword, "must be a number"),
+            };
+            let Some(bound) = Bound::read(&text, keyword.starts_with("exclusive")) else {
+                return self.unsupported(keyword, "use a bound of fewer digits");
+            };
+            if keyword.ends_with("inimum") { low.push(bound) } else { high.push(bound) }
+        }
+        match decimals::between(&low, &high) {
             Some(node) => Ok(Some(node)),
             None => Ok(self.nothing_here()),
         }

@@ -27,6 +27,21 @@ pub(crate) fn between(low: i128, high: i128) -> Option<Node> {
     Some(Node::Alt(options))
 }
 
+/// The integers from `low` to `high` without a sign; none when there are none.
+pub(crate) fn natural(low: u64, high: u64) -> Option<Node> {
+    if low > high {
+        return None;
+    }
+    let mut options = Vec::new();
+    if low == 0 {
+        options.push(byte(b'0'));
+    }
+    if high > 0 {
+        options.push(positive(low.max(1), high));
+    }
+    Some(Node::Alt(options))
+}
+
 /// `low` to `high`, 1 at least, without leading zeros.
 fn positive(low: u64, high: u64) -> Node {
     let length = |x: u64| x.ilog10() + 1;

@@ -17,7 +17,8 @@ pub(crate) const NULL: &str = "null";
 
 /// Digits before the point, at most, in the finite form.
 pub(crate) const FINITE_DIGITS: u32 = 18;
-const FINITE_FRACTION: u32 = 17;
+/// Digits of a fraction, at most, in the finite form.
+pub(crate) const FINITE_FRACTION: u32 = 17;
 const FINITE_EXPONENT: u32 = 2;
 
 const DIGITS: ByteSet = ByteSet::range(b'0', b'9');

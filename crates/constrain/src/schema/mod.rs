@@ -1,5 +1,6 @@
 //! JSON Schema front ends: the strict subset, defined by its regex texts, and the general one.
 
+mod decimals;
 mod disjoint;
 pub(crate) mod general;
 mod integers;

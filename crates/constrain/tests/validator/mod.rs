@@ -4,7 +4,7 @@ use serde_json::Value;
 use tinyllm_constrain::{Json, SpannedJson, SpannedValue, json_quote};
 
 /// Whether JSON Schema accepts the value, objects closed as the front end closes them.
-pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
+pub(crate) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     let Value::Object(keywords) = schema else {
         return schema == &Value::Bool(true);
     };
@@ -93,7 +93,7 @@ fn same(a: &Value, b: &Value) -> bool {
 
 /// Whether the front end's language for the schema holds the text, said value by value: the value
 /// is valid, it is spelled in the finite form, and members stand in declared order.
-pub fn canonical(schema: &Value, text: &str) -> bool {
+pub(crate) fn canonical(schema: &Value, text: &str) -> bool {
     SpannedJson::parse(text).is_ok_and(|value| {
         value.end == text.len() && value.start == 0 && spelled(schema, &value, text)
     })
@@ -121,10 +121,10 @@ fn spelled(schema: &Value, value: &SpannedJson, text: &str) -> bool {
         SpannedValue::Int(_) | SpannedValue::Float(_) => {
             let fraction = schema.get("type") == Some(&Value::from("number"));
             is_valid(schema, schema, &plain)
-                && matches(if fraction {
-                    r"^-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,2})?$"
-                } else {
-                    r"^-?(0|[1-9]\d{0,17})$"
+                && matches(match (fraction, schema.get("minimum")) {
+                    (true, None) => r"^-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,2})?$",
+                    (true, Some(_)) => r"^-?(0|[1-9]\d{0,17})(\.\d{1,17})?$",
+                    (false, _) => r"^-?(0|[1-9]\d{0,17})$",
                 })
         }
         SpannedValue::Arr(items) => {
