@@ -66,12 +66,19 @@ try {
   const quiet = ['--no-audit', '--no-fund', '--loglevel=error']
   output(folder, 'npm', ['install', '--ignore-scripts', ...quiet, main.file, native.file], env)
 
-  const names = `['load', 'regex', 'choice', 'jsonSchema', 'TinyLlmError']`
-  const check = `for (const name of ${names}) if (typeof main[name] !== 'function') throw new Error('no ' + name)
-if (Object.keys(routing).length === 0) throw new Error('routing exports nothing')
+  // What must be a function, by entry.
+  const entries = {
+    'tinyllm-engine': ['load', 'regex', 'choice', 'jsonSchema', 'TinyLlmError'],
+    'tinyllm-engine/routing': [],
+    'tinyllm-engine/server': ['createServer'],
+  }
+  const check = (from, module) =>
+    `if (Object.keys(${module}).length === 0) throw new Error('${from} exports nothing')
+for (const name of ${JSON.stringify(entries[from])}) if (typeof ${module}[name] !== 'function') throw new Error('no ' + name)
 `
-  const esm = `import * as main from 'tinyllm-engine'\nimport * as routing from 'tinyllm-engine/routing'\n${check}`
-  const cjs = `const main = require('tinyllm-engine')\nconst routing = require('tinyllm-engine/routing')\n${check}`
+  const modules = Object.keys(entries).map((from) => [from, from === 'tinyllm-engine' ? 'main' : path.basename(from)])
+  const esm = modules.map(([from, name]) => `import * as ${name} from '${from}'\n${check(from, name)}`).join('')
+  const cjs = modules.map(([from, name]) => `const ${name} = require('${from}')\n${check(from, name)}`).join('')
   // Each format has its own classes; the brand makes an error of one an error of the other.
   const both = `${cjs}import('tinyllm-engine').then((other) => {
   const error = new other.InvalidRequestError('x')
