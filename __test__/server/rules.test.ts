@@ -295,6 +295,31 @@ describe('closing', () => {
     expect(engine.aborted).toBe(1)
     await closed
   })
+
+  test('is not held up by a reader that takes nothing', async () => {
+    const clock = new TestClock()
+    const endless = async function* () {
+      for (;;) {
+        yield 'x'.repeat(10_000)
+        await new Promise((resolve) => setImmediate(resolve))
+      }
+    }
+    const { url, server, engine } = await serve({ clock, engine: new FakeEngine(() => endless()) })
+    const socket = connect(Number(new URL(url).port), '127.0.0.1')
+    await once(socket, 'connect')
+    const body = JSON.stringify({ messages: [{ role: 'user', content: 'x' }], stream: true })
+    socket.write(`POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
+    await once(socket, 'readable')
+    socket.on('error', () => undefined)
+    const closed = server.close({ deadlineMs: 5000 })
+    clock.fire(5000)
+    while (![...clock.timers.values()].some(({ ms }) => ms === 1000)) {
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    clock.fire(1000)
+    await closed
+    expect(engine.running).toBe(0)
+  })
 })
 
 describe('the other routes', () => {

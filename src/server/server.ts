@@ -98,9 +98,17 @@ export function createServer(options: ServerOptions): Server {
   const logger = (options.logger ?? pino({ enabled: false })).child({}, { redact })
 
   const app = express()
+  const http = createHttpServer(app)
   app.disable('x-powered-by')
   app.set('etag', false)
   app.use(pinoHttp({ logger }))
+  app.use((_req, response, next) => {
+    // A closing server ends connections that clients would keep for later, as soon as they have their answer.
+    response.on('close', () => {
+      if (admission.closing) setImmediate(() => http.closeIdleConnections())
+    })
+    next()
+  })
   const origins = options.cors ?? false
   if (origins !== false) app.use(allowOrigins(origins))
 
@@ -188,7 +196,6 @@ export function createServer(options: ServerOptions): Server {
   })
   app.use(failed)
 
-  const http = createHttpServer(app)
   let closing: Promise<void> | null = null
 
   return {
@@ -207,26 +214,16 @@ export function createServer(options: ServerOptions): Server {
     },
     close({ deadlineMs = CLOSE_DEADLINE_MS } = {}) {
       closing ??= (async () => {
-        const closed = http.listening
-          ? new Promise<void>((resolve) => {
-              http.close(() => {
-                resolve()
-              })
-            })
-          : Promise.resolve()
-        http.closeIdleConnections()
-        const timer = clock.setTimeout(() => {
+        const closed = http.listening ? new Promise((resolve) => http.close(resolve)) : null
+        let timer = clock.setTimeout(() => {
           admission.cut()
+          // A reader that does not take the last bytes must not keep the server.
+          timer = clock.setTimeout(() => {
+            http.closeAllConnections()
+          }, LAST_BYTES_MS)
         }, deadlineMs)
-        await admission.close()
+        await Promise.all([admission.close(), closed])
         clock.clearTimeout(timer)
-        // Answers have been handed to the sockets; a reader that does not read them must not keep the server.
-        http.closeIdleConnections()
-        const last = clock.setTimeout(() => {
-          http.closeAllConnections()
-        }, LAST_BYTES_MS)
-        await closed
-        clock.clearTimeout(last)
       })()
       return closing
     },
