@@ -16,6 +16,7 @@ import { AbortError } from '../../src/errors.js'
 export interface Said {
   readonly text: string
   readonly finishReason?: 'stop' | 'length'
+  readonly complete?: boolean
 }
 
 export type Script = (request: GenerateRequest, prompt: string) => string | Said | Error | AsyncIterable<string>
@@ -81,6 +82,7 @@ export class FakeEngine implements TextEngine {
           text,
           tokens: this.tokenize(text),
           finishReason,
+          ...(typeof spoken === 'object' && 'complete' in spoken ? { complete: spoken.complete } : {}),
           usage: { promptTokens, completionTokens, totalTokens: promptTokens + completionTokens, cachedTokens: 0 },
           ...(request.logprobs === undefined ? {} : { logprobs }),
         }

@@ -6,7 +6,6 @@
 import type { Engine, GenerateRequest, TokenLogprob, Usage } from '../engine.js'
 import { ContextLengthError } from '../errors.js'
 import { grammar as asGrammar } from '../grammar.js'
-import { parseJson } from '../native.js'
 import type { Sampling } from '../openai/request.js'
 import type { Profile } from '../openai/profile.js'
 import { collect, finishReason, type FinishReason, type ToolCall, type ToolEvent } from '../tools/events.js'
@@ -125,7 +124,6 @@ export async function* answerPieces(
     for (const event of events) said.push(event)
     if (events.length > 0 || logprobs.length > 0) yield { events, logprobs }
   }
-  const endsOutside = parser?.outside ?? true
   const rest = parser?.finish() ?? []
   for (const event of rest) said.push(event)
   if (rest.length > 0) yield { events: rest, logprobs: [] }
@@ -140,22 +138,7 @@ export async function* answerPieces(
     lastCallCut,
     usage: result.usage,
     logprobs: result.logprobs ?? null,
-    ...(chat.generate.closeWithinBudget === true
-      ? { closed: result.finishReason === 'stop' || (endsOutside && isDocument(content, calls, chat)) }
-      : {}),
-  }
-}
-
-/** Whether an answer that used its whole budget is complete all the same. */
-function isDocument(content: string | null, calls: readonly ToolCall[], { generate }: PreparedChat): boolean {
-  const kind = generate.grammar?.description.type
-  if (kind === undefined || calls.length > 0) return calls.length > 0
-  if (kind === 'trigger') return false
-  try {
-    parseJson(content ?? '')
-    return true
-  } catch {
-    return false
+    ...(chat.generate.closeWithinBudget === true ? { closed: result.complete === true } : {}),
   }
 }
 

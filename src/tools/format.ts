@@ -19,7 +19,6 @@ export interface CallTags {
 export interface EventParser {
   readonly calls: number
   readonly lastCallCut: boolean
-  readonly outside: boolean
   push(piece: string): ToolEvent[]
   finish(): ToolEvent[]
 }

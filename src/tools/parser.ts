@@ -57,11 +57,6 @@ export class ToolParser {
     return this.#state === 'arguments'
   }
 
-  /** Whether the text so far ends outside of a call. */
-  get outside(): boolean {
-    return this.#state === 'text' && this.#matched === 0
-  }
-
   push(piece: string): ToolEvent[] {
     const out: ToolEvent[] = []
     let text = piece
