@@ -4,8 +4,44 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tinyllm_constrain::ConstrainError;
+use tinyllm_kernels::KernelError;
 use tinyllm_model::ModelError;
-use tinyllm_tokenizer::TokenizerError;
+use tinyllm_sampler::SamplerError;
+use tinyllm_tokenizer::{TemplateError, TokenizerError};
+
+/// Every code an error of this project's Rust side can have.
+pub const ERROR_CODES: &[&str] = &[
+    "ERR_TINYLLM_ABORTED",
+    "ERR_TINYLLM_COMPUTE",
+    "ERR_TINYLLM_CONSTRAINT",
+    "ERR_TINYLLM_CONTEXT_LENGTH",
+    "ERR_TINYLLM_CPU",
+    "ERR_TINYLLM_DEVICE",
+    "ERR_TINYLLM_ENGINE_CLOSED",
+    "ERR_TINYLLM_GGUF",
+    "ERR_TINYLLM_GRAMMAR",
+    "ERR_TINYLLM_GRAMMAR_LIMIT",
+    "ERR_TINYLLM_GRAMMAR_STUCK",
+    "ERR_TINYLLM_INTERNAL",
+    "ERR_TINYLLM_INVALID_REQUEST",
+    "ERR_TINYLLM_JSON",
+    "ERR_TINYLLM_KERNEL_SHAPE",
+    "ERR_TINYLLM_LOGITS",
+    "ERR_TINYLLM_MODEL_INCONSISTENT",
+    "ERR_TINYLLM_MODEL_INPUT",
+    "ERR_TINYLLM_MODEL_OPEN",
+    "ERR_TINYLLM_MODEL_UNSUPPORTED",
+    "ERR_TINYLLM_OUT_OF_MEMORY",
+    "ERR_TINYLLM_OUT_OF_PAGES",
+    "ERR_TINYLLM_OVERLOADED",
+    "ERR_TINYLLM_REGEX",
+    "ERR_TINYLLM_SAMPLING_PARAMETER",
+    "ERR_TINYLLM_SCHEMA",
+    "ERR_TINYLLM_SCHEMA_UNSUPPORTED",
+    "ERR_TINYLLM_TEMPLATE",
+    "ERR_TINYLLM_TOKENIZER",
+    "ERR_TINYLLM_VOCABULARY",
+];
 
 /// Why a request, or the loading of an engine, failed.
 #[derive(Debug, Clone, Error)]
@@ -54,9 +90,18 @@ pub enum EngineError {
     /// The model file was refused, or a forward pass failed.
     #[error(transparent)]
     Model(Arc<ModelError>),
-    /// The vocabulary or the chat template was refused.
+    /// The KV pages could not be had.
     #[error(transparent)]
-    Tokenizer(Arc<TokenizerError>),
+    Kernel(#[from] KernelError),
+    /// Logits could not be sampled from.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+    /// The vocabulary was refused.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template was refused, or refused its conversation.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
 }
 
 impl EngineError {
@@ -71,7 +116,10 @@ impl EngineError {
             Self::Internal(_) => "ERR_TINYLLM_INTERNAL",
             Self::Constrain(e) => e.code(),
             Self::Model(e) => e.code(),
+            Self::Kernel(e) => e.code(),
+            Self::Sampler(e) => e.code(),
             Self::Tokenizer(e) => e.code(),
+            Self::Template(e) => e.code(),
         }
     }
 
@@ -83,11 +131,5 @@ impl EngineError {
 impl From<ModelError> for EngineError {
     fn from(error: ModelError) -> Self {
         Self::Model(Arc::new(error))
-    }
-}
-
-impl From<TokenizerError> for EngineError {
-    fn from(error: TokenizerError) -> Self {
-        Self::Tokenizer(Arc::new(error))
     }
 }

@@ -1,1 +1,38 @@
-//! Sequences, scheduling, constraints at run time, stop conditions.
+//! Generations: many at once over one model, each as if it were alone.
+//!
+//! - [`Engine`] holds a model, its tokenizer and its chat template, and starts an [`EngineCore`].
+//! - [`EngineCore`] is token ids in, text out: a thread that owns the forward pass, a scheduler, KV
+//!   pages with a prefix cache, samplers, constraints and stop strings.
+//! - [`Forward`] is the boundary to whatever computes logits.
+//!
+//! What a generation puts out depends on its request alone, bit for bit: not on what else runs, on
+//! how prompts are cut, on what was cached, or on who had to give way.
+
+mod compiler;
+mod core;
+mod engine;
+mod error;
+mod forward;
+mod grammar_cache;
+mod held_back;
+mod outbox;
+mod prefix_cache;
+mod promise;
+mod request;
+mod scheduler;
+mod sequence;
+mod stats;
+mod template_json;
+mod token_table;
+
+pub use crate::core::{EngineCore, EngineOptions, Generation};
+pub use engine::{Engine, EngineInfo};
+pub use error::{ERROR_CODES, EngineError};
+pub use forward::Forward;
+pub use outbox::Batch;
+pub use promise::{Promise, Resolver, block_on, promise};
+pub use request::{
+    ContextOverflow, Finish, FinishReason, LOGPROBS_MAX, Logprobs, Request, STOPS_MAX,
+};
+pub use stats::Stats;
+pub use token_table::TokenTable;

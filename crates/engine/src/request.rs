@@ -145,9 +145,9 @@ fn known(param: &'static str, token: u32, vocab_size: usize) -> Result<(), Engin
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     /// Of the token itself.
-    pub logprob: f32,
+    pub logprob: f64,
     /// The likeliest tokens at this place, likeliest first.
-    pub top: Vec<(u32, f32)>,
+    pub top: Vec<(u32, f64)>,
 }
 
 /// Why a generation ended.

@@ -1,0 +1,69 @@
+//! The thread that compiles grammars, so that neither the caller's thread nor the engine's does.
+//!
+//! A grammar that was compiled before does not come here: the submitter finds it in the cache.
+//! Compilations run one after the other; each is bounded by [`Limits`].
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+use tinyllm_constrain::{CompiledGrammar, Grammar, Limits};
+
+use crate::error::EngineError;
+use crate::grammar_cache::GrammarCache;
+use crate::promise::Resolver;
+use crate::scheduler::{Command, Shared, caught};
+use crate::sequence::Sequence;
+use crate::token_table::TokenTable;
+
+/// The outcome of a compilation, and whom it is for.
+pub(crate) enum Job {
+    /// A sequence that goes to the scheduler with its grammar.
+    Sequence(Box<Sequence>, Grammar),
+    /// Somebody who wants to know whether it compiles.
+    Check(Grammar, Resolver<Result<Arc<CompiledGrammar>, EngineError>>),
+}
+
+/// What the thread works with.
+pub(crate) struct Compiler {
+    pub(crate) table: Arc<TokenTable>,
+    pub(crate) cache: Arc<GrammarCache>,
+    pub(crate) commands: Sender<Command>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Compiler {
+    /// Runs until every sender of jobs is gone.
+    pub(crate) fn run(&self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            match job {
+                Job::Check(grammar, resolver) => resolver.resolve(self.compile(grammar)),
+                Job::Sequence(sequence, _) if sequence.outbox.is_cancelled() => {
+                    self.shared.counters.cancelled.add(1);
+                }
+                Job::Sequence(mut sequence, grammar) => match self.compile(grammar) {
+                    Ok(compiled) => {
+                        sequence.constrain(&compiled);
+                        // The engine's end drops the sequence, which tells its reader.
+                        drop(self.commands.send(Command::Submit(sequence)));
+                    }
+                    Err(error) => {
+                        self.shared.counters.failed.add(1);
+                        sequence.outbox.fail(error);
+                    }
+                },
+            }
+        }
+    }
+
+    fn compile(&self, grammar: Grammar) -> Result<Arc<CompiledGrammar>, EngineError> {
+        if let Some(compiled) = self.cache.get(&grammar) {
+            return Ok(compiled);
+        }
+        let compiled = caught(|| {
+            let vocabulary = self.table.vocabulary()?;
+            Ok(tinyllm_constrain::compile(&grammar, &vocabulary, &Limits::default())?)
+        })?;
+        self.cache.insert(grammar, &compiled);
+        Ok(compiled)
+    }
+}

@@ -1,0 +1,354 @@
+//! One generation: what is computed, what comes next, when it ends.
+//!
+//! A sequence is a list of tokens, the prompt's and then the chosen ones, of which the first
+//! `computed` are in its pages. Everything else follows from that: `tokens[computed..]` is what the
+//! forward pass must still see (a prompt, one token, or a run of forced ones), and when it has
+//! seen it, one token is chosen. Preemption sets `computed` to 0 and forgets the pages.
+//!
+//! Where the grammar allows a single token nothing is computed to choose it: it is taken at once,
+//! with one random draw as if it had been sampled and a log-probability of 0, and goes through the
+//! layers with the tokens after it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tinyllm_constrain::{CompiledGrammar, ConstraintOptions, Mask, TokenConstraint};
+use tinyllm_kernels::{KvPool, PAGE_POSITIONS, PageId};
+use tinyllm_sampler::{Pcg32, Sampler, SamplingParams, Wanted};
+
+use crate::error::EngineError;
+use crate::held_back::{HeldBack, Released};
+use crate::outbox::{Batch, Outbox};
+use crate::prefix_cache::{NodeId, PrefixCache, ROOT};
+use crate::request::{Finish, FinishReason, Logprobs, Request};
+use crate::token_table::TokenTable;
+
+/// A sequence of one engine, in order of submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SeqId(pub(crate) u64);
+
+/// A place among the requests an engine holds at the same time; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket(Arc<AtomicUsize>);
+
+impl Ticket {
+    /// A place, unless `limit` are taken.
+    pub(crate) fn take(places: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        places
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < limit).then_some(n + 1))
+            .ok()
+            .map(|_| Self(Arc::clone(places)))
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+struct Constraint {
+    walk: Box<dyn TokenConstraint>,
+    /// What may come next; `None` until asked for.
+    mask: Option<Mask>,
+    /// The tokens of `mask` when they are few enough that only their logits are computed.
+    allowed: Option<Vec<u32>>,
+}
+
+/// Up to this many allowed tokens the head computes theirs alone: beyond, whole tiles of rows are
+/// about as fast.
+const SPARSE_HEAD_MAX: u32 = 4096;
+
+/// See the module's documentation.
+pub(crate) struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) outbox: Arc<Outbox>,
+    /// The prompt's tokens and the chosen ones.
+    tokens: Vec<u32>,
+    prompt_len: usize,
+    /// Length at which it ends with `length`.
+    limit: usize,
+    /// Positions in `pages`.
+    computed: usize,
+    pages: Vec<PageId>,
+    /// The prefix cache's node of the last full page that is in the cache, and how many there are.
+    cached_to: (NodeId, usize),
+    /// Tokens of the prompt found in the cache when the sequence was first admitted.
+    found_cached: Option<usize>,
+    sampling: SamplingParams,
+    rng: Pcg32,
+    constraint: Option<Constraint>,
+    close_within_budget: bool,
+    logprobs: Option<usize>,
+    ignore_eos: bool,
+    text: HeldBack<(u32, Option<Logprobs>)>,
+    finished: bool,
+    _ticket: Ticket,
+}
+
+impl Sequence {
+    /// `limit` is what [`Request::check`] gave.
+    pub(crate) fn new(
+        id: SeqId,
+        request: Request,
+        limit: usize,
+        seed: u64,
+        outbox: Arc<Outbox>,
+        ticket: Ticket,
+    ) -> Self {
+        Self {
+            id,
+            outbox,
+            prompt_len: request.prompt.len(),
+            tokens: request.prompt,
+            limit,
+            computed: 0,
+            pages: Vec::new(),
+            cached_to: (ROOT, 0),
+            found_cached: None,
+            sampling: request.sampling,
+            rng: Pcg32::new(seed),
+            constraint: None,
+            close_within_budget: request.close_within_budget,
+            logprobs: request.logprobs,
+            ignore_eos: request.ignore_eos,
+            text: HeldBack::new(&request.stop),
+            finished: false,
+            _ticket: ticket,
+        }
+    }
+
+    /// Binds the sequence to its grammar.
+    pub(crate) fn constrain(&mut self, grammar: &Arc<CompiledGrammar>) {
+        let options = ConstraintOptions { close_within_budget: self.close_within_budget };
+        self.constraint = Some(Constraint { walk: grammar.constraint(options), mask: None, allowed: None });
+    }
+
+    /// The only tokens whose logits are needed, when they are few.
+    pub(crate) fn allowed(&self) -> Option<&[u32]> {
+        self.constraint.as_ref()?.allowed.as_deref()
+    }
+
+    /// Tokens the forward pass must see before one can be chosen; not empty unless finished.
+    pub(crate) fn pending(&self) -> &[u32] {
+        &self.tokens[self.computed..]
+    }
+
+    pub(crate) fn computed(&self) -> usize {
+        self.computed
+    }
+
+    pub(crate) fn pages(&self) -> &[PageId] {
+        &self.pages
+    }
+
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Pages that `pending` needs beyond those the sequence has.
+    pub(crate) fn pages_missing(&self, tokens: usize) -> usize {
+        (self.computed + tokens).div_ceil(PAGE_POSITIONS).saturating_sub(self.pages.len())
+    }
+
+    pub(crate) fn add_page(&mut self, page: PageId) {
+        self.pages.push(page);
+    }
+
+    /// Takes pages from the cache for as much of `pending` as it has, but for the last token,
+    /// whose logits must be computed.
+    pub(crate) fn reuse(&mut self, cache: &mut PrefixCache, pool: &KvPool) -> Result<(), EngineError> {
+        let last = self.tokens.len() - 1;
+        let (mut node, mut full) = self.cached_to;
+        // Pages of one's own behind the last cached one are kept: the computing is done.
+        while self.computed == full * PAGE_POSITIONS && self.pages.len() == full {
+            let rest = &self.tokens[self.computed..last];
+            if let Some(page) = rest.get(..PAGE_POSITIONS)
+                && let Some((next, page)) = cache.follow(pool, node, page)?
+            {
+                self.pages.push(page);
+                self.computed += PAGE_POSITIONS;
+                (node, full) = (next, full + 1);
+                continue;
+            }
+            if let Some((page, count)) = cache.follow_partly(pool, node, rest)? {
+                self.pages.push(page);
+                self.computed += count;
+            }
+            break;
+        }
+        self.cached_to = (node, full);
+        Ok(())
+    }
+
+    /// To be called when first admitted, after [`Self::reuse`].
+    pub(crate) fn note_cached(&mut self) -> Option<usize> {
+        if self.found_cached.is_some() {
+            return None;
+        }
+        self.found_cached = Some(self.computed.min(self.prompt_len));
+        self.found_cached
+    }
+
+    /// `count` pending tokens were computed; pages that became full go into the cache.
+    pub(crate) fn advance(
+        &mut self,
+        count: usize,
+        cache: &mut PrefixCache,
+        pool: &KvPool,
+    ) -> Result<(), EngineError> {
+        self.computed += count;
+        let (mut node, mut full) = self.cached_to;
+        while (full + 1) * PAGE_POSITIONS <= self.computed {
+            let tokens = &self.tokens[full * PAGE_POSITIONS..(full + 1) * PAGE_POSITIONS];
+            let (next, page) = cache.insert(pool, node, tokens, self.pages[full])?;
+            self.pages[full] = page;
+            (node, full) = (next, full + 1);
+            self.cached_to = (node, full);
+        }
+        Ok(())
+    }
+
+    /// Gives its pages back; what is in the cache stays there.
+    pub(crate) fn drop_pages(&mut self, pool: &KvPool) -> Result<(), EngineError> {
+        self.computed = 0;
+        self.cached_to = (ROOT, 0);
+        for page in self.pages.drain(..) {
+            pool.release(page)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on until logits are needed or the sequence has ended: takes every token that is the
+    /// only one allowed.
+    pub(crate) fn settle(&mut self, table: &TokenTable) -> Result<(), EngineError> {
+        while !self.finished {
+            let Some(constraint) = &mut self.constraint else {
+                break;
+            };
+            if constraint.walk.is_done() {
+                self.finish(FinishReason::Stop);
+                break;
+            }
+            let mask = constraint.walk.mask(Some((self.limit - self.tokens.len()) as u32))?;
+            let Some(token) = mask.single() else {
+                constraint.allowed = (mask.allowed() <= SPARSE_HEAD_MAX).then(|| mask.iter().collect());
+                constraint.mask = Some(mask);
+                break;
+            };
+            if !self.sampling.is_greedy() {
+                self.rng.next_u32();
+            }
+            let logprobs = self.logprobs.map(|top| Logprobs {
+                logprob: 0.0,
+                top: if top > 0 { vec![(token, 0.0)] } else { Vec::new() },
+            });
+            self.take(token, logprobs, table)?;
+        }
+        Ok(())
+    }
+
+    /// Chooses a token from the logits after all pending tokens (those of [`Self::allowed`], or the
+    /// whole row), then settles.
+    pub(crate) fn choose(
+        &mut self,
+        mut logits: Vec<f32>,
+        vocab_size: usize,
+        sampler: &mut Sampler,
+        table: &TokenTable,
+    ) -> Result<(), EngineError> {
+        if let Some(allowed) = self.allowed() {
+            let mut row = vec![f32::NEG_INFINITY; vocab_size];
+            for (&token, logit) in allowed.iter().zip(logits) {
+                row[token as usize] = logit;
+            }
+            logits = row;
+        }
+        table.suppress(&mut logits);
+        let (prompt, output) = self.tokens.split_at(self.prompt_len);
+        let wanted =
+            Wanted { top_logprobs: self.logprobs.map(|n| n as u32), ..Wanted::default() };
+        let sampled = sampler.sample(
+            &mut logits,
+            self.constraint.as_ref().and_then(|c| c.mask.as_ref()),
+            &self.sampling,
+            prompt,
+            output,
+            &mut self.rng,
+            wanted,
+        )?;
+        let logprobs =
+            sampled.logprob.map(|logprob| Logprobs { logprob, top: sampled.top });
+        self.take(sampled.token, logprobs, table)?;
+        self.settle(table)
+    }
+
+    /// Appends a chosen token and sends out what it makes certain.
+    fn take(
+        &mut self,
+        token: u32,
+        logprobs: Option<Logprobs>,
+        table: &TokenTable,
+    ) -> Result<(), EngineError> {
+        self.tokens.push(token);
+        let mut done = false;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.walk.advance(token)?;
+            constraint.mask = None;
+            constraint.allowed = None;
+            done = constraint.walk.is_done();
+        }
+        if table.is_end(token) && (done || !self.ignore_eos) {
+            self.finish(FinishReason::Stop);
+            return Ok(());
+        }
+        let (released, stopped) = self.text.push((token, logprobs), table.bytes(token));
+        self.outbox.push(batch(released, None));
+        if stopped || done {
+            self.finish(FinishReason::Stop);
+        } else if self.tokens.len() >= self.limit {
+            self.finish(FinishReason::Length);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
+        self.finished = true;
+        let finish = Finish {
+            reason,
+            prompt_tokens: self.prompt_len,
+            completion_tokens: self.tokens.len() - self.prompt_len,
+            cached_tokens: self.found_cached.unwrap_or(0),
+            complete: self.constraint.as_ref().map(|c| c.walk.is_complete()),
+        };
+        let released = self.text.flush();
+        self.outbox.push(batch(released, Some(finish)));
+    }
+
+    /// Tokens chosen so far.
+    pub(crate) fn chosen(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+}
+
+impl Drop for Sequence {
+    /// A reader never waits for a sequence that is gone. (No effect when it has ended already.)
+    fn drop(&mut self) {
+        self.outbox.fail(EngineError::Closed);
+    }
+}
+
+fn batch(released: Released<(u32, Option<Logprobs>)>, finish: Option<Finish>) -> Batch {
+    let (tokens, logprobs): (Vec<_>, Vec<_>) = released.tokens.into_iter().unzip();
+    Batch {
+        tokens,
+        bytes: released.bytes,
+        text: released.text,
+        logprobs: logprobs.into_iter().flatten().collect(),
+        finish,
+    }
+}
