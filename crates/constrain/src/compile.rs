@@ -42,6 +42,7 @@ pub(crate) struct Cache {
     /// By state.
     masks: Vec<Option<Mask>>,
     mask_bytes: usize,
+    masks_made: u64,
     budget: Budget,
 }
 
@@ -83,6 +84,11 @@ impl CompiledGrammar {
         self.nfa.memory_bytes() + self.read().bytes()
     }
 
+    /// Masks made so far; asking again for a known one makes none.
+    pub fn masks_made(&self) -> u64 {
+        self.read().masks_made
+    }
+
     /// The vocabulary.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
@@ -102,7 +108,9 @@ impl CompiledGrammar {
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Cache> {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         if cache.bytes() > self.limits.cache_bytes {
+            let masks_made = cache.masks_made;
             *cache = Cache::new(&self.nfa, cache.epoch + 1);
+            cache.masks_made = masks_made;
         }
         cache
     }
@@ -115,6 +123,7 @@ impl Cache {
             automaton: Determinizer::new(nfa),
             masks: Vec::new(),
             mask_bytes: 0,
+            masks_made: 0,
             budget: Budget::default(),
         }
     }
@@ -160,6 +169,7 @@ impl Cache {
             Some(mask) => mask.clone(),
             None => {
                 let mask = masks::make(grammar, &mut self.automaton, shared)?;
+                self.masks_made += 1;
                 self.mask_bytes += mask.bytes();
                 self.keep(shared, &mask);
                 mask

@@ -96,6 +96,13 @@ impl Vocabulary {
         &self.bytes[start as usize..end as usize]
     }
 
+    /// Makes the tables that are otherwise made when a grammar first needs them.
+    pub fn prepare(&self) {
+        for form in FORMS {
+            self.strings(form);
+        }
+    }
+
     /// Words of a mask.
     pub(crate) fn mask_words(&self) -> usize {
         self.size().div_ceil(32)
