@@ -2,7 +2,16 @@
  * The engine: a model in this process. {@link load} starts one; {@link Engine.generate} and {@link Engine.stream}
  * make text with it. Inference runs on the engine's own thread and never blocks the event loop.
  */
+import { chat, type ChatOptions, type ChatResult, type ChatStream, streamChat } from './chat/chat.js'
+import { runTools, type RunToolsOptions, type RunToolsResult } from './chat/run_tools.js'
+import type { RunnableTool, ToolDefinition } from './chat/tools.js'
+import { AbortError, EngineClosedError, InvalidRequestError } from './errors.js'
+import { RunningGeneration } from './generation.js'
 import type { Grammar } from './grammar.js'
+import { resolveModel } from './models/index.js'
+import type { PullProgress } from './models/index.js'
+import { loadEngine, unwrap, type NativeEngine } from './native.js'
+import { toIds, toNativeRequest } from './request.js'
 
 export interface LoadOptions {
   /** Positions kept for one sequence, prompt and answer together. Default: what the model was trained for, at most 8192. */
@@ -17,15 +26,14 @@ export interface LoadOptions {
   readonly maxQueue?: number
   /** Bound on the compiled grammars kept for reuse, in bytes. Default: 256 MiB. */
   readonly grammarCacheBytes?: number
+  /** Bytes of keys and values kept, for running and for remembered prompts together. Default: 1 GiB. */
+  readonly kvBytes?: number
+  /** Prompt tokens computed per step. Default: as many as hold up other generations by some 50 ms. */
+  readonly prefillChunk?: number
   /** Called while the model is downloaded. */
-  readonly onProgress?: (progress: LoadProgress) => void
+  readonly onProgress?: (progress: PullProgress) => void
+  /** Ends the download; the load itself (about a second) is not interrupted. */
   readonly signal?: AbortSignal
-}
-
-export interface LoadProgress {
-  readonly file: string
-  readonly receivedBytes: number
-  readonly totalBytes: number
 }
 
 /** A chat message, as the model's template takes it. */
@@ -72,6 +80,11 @@ export interface GenerateRequest<T = unknown> {
   readonly promptSpecial?: boolean
   /** With a grammar and `maxTokens`: steer so that the answer is complete when the budget is spent. Default: false. */
   readonly closeWithinBudget?: boolean
+  /**
+   * When prompt and `maxTokens` together do not fit the context: `error` refuses the request, `truncate` generates what
+   * fits. Default: `error`.
+   */
+  readonly contextOverflow?: 'error' | 'truncate'
   readonly signal?: AbortSignal
 }
 
@@ -105,6 +118,8 @@ export interface GenerateResult<T = unknown> {
   readonly tokens: Uint32Array
   /** `stop`: an end token, a stop string or a finished grammar; `length`: `maxTokens` or the context was used up. */
   readonly finishReason: 'stop' | 'length'
+  /** With a grammar: whether the text is a whole string of it. */
+  readonly complete?: boolean
   readonly usage: Usage
   readonly logprobs?: readonly TokenLogprob[]
 }
@@ -171,6 +186,104 @@ export interface Engine extends AsyncDisposable {
   tokenize(text: string, options?: { readonly special?: boolean }): Uint32Array
   detokenize(ids: Uint32Array | readonly number[]): string
   renderChat(request: RenderChatRequest): Promise<RenderedChat>
+  /** Answers a conversation, with tools and typed calls. */
+  chat<const T extends ToolDefinition>(options: ChatOptions<T>): Promise<ChatResult<T>>
+  /** The same, event by event: content, the start of a call, fragments of its arguments. */
+  streamChat<const T extends ToolDefinition>(options: ChatOptions<T>): ChatStream<T>
+  /** Answers, runs what is called, tells the results, until an answer calls nothing. */
+  runTools<const T extends RunnableTool>(options: RunToolsOptions<T>): Promise<RunToolsResult<T>>
   /** Stops intake, cancels what runs, frees the model. May be called again. */
   close(): Promise<void>
+}
+
+/** The time `close()` waits for the step under way. */
+const CLOSE_DEADLINE_MS = 30_000
+
+/** Loads a model: a path to a GGUF file, or a name that `tinyllm models` knows. */
+export async function load(model: string, options: LoadOptions = {}): Promise<Engine> {
+  if (typeof model !== 'string' || model === '') {
+    throw new InvalidRequestError('load() takes the path or the name of a model', { details: { param: 'model' } })
+  }
+  const { onProgress, signal, ...native } = options
+  if (signal?.aborted) throw new AbortError(undefined, { cause: signal.reason })
+  const { path, name } = await resolveModel(model, { onProgress, signal })
+  const engine = new LoadedEngine(await loadEngine(path, native), name)
+  if (signal?.aborted) {
+    await engine.close()
+    throw new AbortError(undefined, { cause: signal.reason })
+  }
+  return engine
+}
+
+class LoadedEngine implements Engine {
+  readonly info: EngineInfo
+  readonly #native: NativeEngine
+  #closing: Promise<void> | undefined
+
+  constructor(native: NativeEngine, name: string) {
+    this.#native = native
+    this.info = Object.freeze({ name, ...native.info })
+  }
+
+  async generate<T>(request: GenerateRequest<T>): Promise<GenerateResult<T>> {
+    return this.stream(request).final()
+  }
+
+  stream<T>(request: GenerateRequest<T>): Generation<T> {
+    return new RunningGeneration<T>(request, async () => {
+      this.#open()
+      const native = toNativeRequest(request)
+      if (request.messages !== undefined) {
+        const { ids } = await this.renderChat({ messages: request.messages })
+        native.prompt = ids
+      }
+      return unwrap(this.#open().submit(native))
+    })
+  }
+
+  tokenize(text: string, options: { readonly special?: boolean } = {}): Uint32Array {
+    if (typeof text !== 'string') throw new InvalidRequestError('tokenize() takes a string')
+    return unwrap(this.#open().tokenize(text, options.special ?? false))
+  }
+
+  detokenize(ids: Uint32Array | readonly number[]): string {
+    return this.#open().detokenize(toIds(ids, 'ids'))
+  }
+
+  async renderChat(request: RenderChatRequest): Promise<RenderedChat> {
+    const messages = request.messagesJson ?? jsonText(request.messages, 'messages')
+    const tools = request.toolsJson ?? (request.tools === undefined ? undefined : jsonText(request.tools, 'tools'))
+    return unwrap(await this.#open().renderChat(messages, tools, request.addGenerationPrompt ?? true))
+  }
+
+  chat<const T extends ToolDefinition>(options: ChatOptions<T>): Promise<ChatResult<T>> {
+    return chat(this, options)
+  }
+
+  streamChat<const T extends ToolDefinition>(options: ChatOptions<T>): ChatStream<T> {
+    return streamChat(this, options)
+  }
+
+  runTools<const T extends RunnableTool>(options: RunToolsOptions<T>): Promise<RunToolsResult<T>> {
+    return runTools(this, options)
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#native.close(CLOSE_DEADLINE_MS).then(() => undefined)
+    return this.#closing
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close()
+  }
+
+  #open(): NativeEngine {
+    if (this.#closing !== undefined) throw new EngineClosedError()
+    return this.#native
+  }
+}
+
+function jsonText(value: unknown, param: string): string {
+  if (!Array.isArray(value)) throw new InvalidRequestError(`${param} must be an array`, { details: { param } })
+  return JSON.stringify(value)
 }

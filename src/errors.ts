@@ -115,21 +115,33 @@ interface ErrorRow {
 export type ErrorCode =
   | 'ERR_TINYLLM_ABORTED'
   | 'ERR_TINYLLM_BACKEND'
+  | 'ERR_TINYLLM_COMPUTE'
   | 'ERR_TINYLLM_CONSTRAINT'
   | 'ERR_TINYLLM_CONTEXT_LENGTH'
+  | 'ERR_TINYLLM_CPU'
+  | 'ERR_TINYLLM_DEVICE'
   | 'ERR_TINYLLM_ENGINE_CLOSED'
+  | 'ERR_TINYLLM_GGUF'
   | 'ERR_TINYLLM_GRAMMAR'
   | 'ERR_TINYLLM_GRAMMAR_LIMIT'
   | 'ERR_TINYLLM_GRAMMAR_STUCK'
   | 'ERR_TINYLLM_INTERNAL'
   | 'ERR_TINYLLM_INVALID_REQUEST'
   | 'ERR_TINYLLM_JSON'
+  | 'ERR_TINYLLM_KERNEL_SHAPE'
   | 'ERR_TINYLLM_LOGITS'
+  | 'ERR_TINYLLM_MODEL_INCONSISTENT'
+  | 'ERR_TINYLLM_MODEL_INPUT'
   | 'ERR_TINYLLM_MODEL_LOAD'
   | 'ERR_TINYLLM_MODEL_NOT_FOUND'
+  | 'ERR_TINYLLM_MODEL_OPEN'
+  | 'ERR_TINYLLM_MODEL_UNSUPPORTED'
+  | 'ERR_TINYLLM_OUT_OF_MEMORY'
+  | 'ERR_TINYLLM_OUT_OF_PAGES'
   | 'ERR_TINYLLM_OVERLOADED'
   | 'ERR_TINYLLM_REGEX'
   | 'ERR_TINYLLM_ROUTE_CATALOGUE'
+  | 'ERR_TINYLLM_SAMPLING_PARAMETER'
   | 'ERR_TINYLLM_SCHEMA'
   | 'ERR_TINYLLM_SCHEMA_UNSUPPORTED'
   | 'ERR_TINYLLM_TEMPLATE'
@@ -155,6 +167,7 @@ export const ERROR_TABLE: Readonly<Record<ErrorCode, ErrorRow>> = {
     ERR_TINYLLM_INVALID_REQUEST: [400, 'invalid_request_error'],
     ERR_TINYLLM_JSON: [400, 'invalid_request_error'],
     ERR_TINYLLM_ROUTE_CATALOGUE: [400, 'invalid_request_error'],
+    ERR_TINYLLM_SAMPLING_PARAMETER: [400, 'invalid_request_error'],
   }),
   ...rows(GrammarError, {
     ERR_TINYLLM_GRAMMAR: [400, 'invalid_request_error'],
@@ -172,13 +185,24 @@ export const ERROR_TABLE: Readonly<Record<ErrorCode, ErrorRow>> = {
   }),
   ...rows(ModelLoadError, {
     ERR_TINYLLM_MODEL_NOT_FOUND: [404, 'invalid_request_error'],
+    ERR_TINYLLM_CPU: [500, 'server_error'],
+    ERR_TINYLLM_DEVICE: [500, 'server_error'],
+    ERR_TINYLLM_GGUF: [500, 'server_error'],
+    ERR_TINYLLM_MODEL_INCONSISTENT: [500, 'server_error'],
     ERR_TINYLLM_MODEL_LOAD: [500, 'server_error'],
+    ERR_TINYLLM_MODEL_OPEN: [500, 'server_error'],
+    ERR_TINYLLM_MODEL_UNSUPPORTED: [500, 'server_error'],
+    ERR_TINYLLM_OUT_OF_MEMORY: [500, 'server_error'],
   }),
   ...rows(OverloadedError, { ERR_TINYLLM_OVERLOADED: [429, 'rate_limit_error'] }),
   ...rows(InternalError, {
+    ERR_TINYLLM_COMPUTE: [500, 'server_error'],
     ERR_TINYLLM_CONSTRAINT: [500, 'server_error'],
     ERR_TINYLLM_INTERNAL: [500, 'server_error'],
+    ERR_TINYLLM_KERNEL_SHAPE: [500, 'server_error'],
     ERR_TINYLLM_LOGITS: [500, 'server_error'],
+    ERR_TINYLLM_MODEL_INPUT: [500, 'server_error'],
+    ERR_TINYLLM_OUT_OF_PAGES: [500, 'server_error'],
   }),
   ...rows(TinyLlmError, { ERR_TINYLLM_BACKEND: [502, 'server_error'] }),
   ERR_TINYLLM_ABORTED: {

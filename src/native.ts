@@ -5,6 +5,7 @@
  */
 import * as binding from '../binding.js'
 import { errorFromCode, type ErrorDetails } from './errors.js'
+import type { GrammarDescription } from './grammar.js'
 
 export type {
   NativeBatch,
@@ -112,12 +113,15 @@ function jsonFromNodes({ nodes, strings, floats }: binding.NativeJson): JsonValu
 }
 
 export async function loadEngine(path: string, options: binding.NativeLoadOptions): Promise<binding.NativeEngine> {
-  return unwrap(await binding.NativeEngine.load(path, options))
+  return unwrap(await binding.loadEngine(path, options))
 }
 
-/** What compiling a grammar's description yields, without a model: `tinyllm grammar --json`. */
-export async function grammarTable(description: string): Promise<binding.NativeGrammarTable> {
-  return unwrap(await binding.grammarTable(description))
+/**
+ * The canonical automaton of a grammar of a regular kind, as JSON text: `{regex, n_states, accept, runs, sha256}` in the
+ * form of the golden file; `regex` is null where the grammar has no text of its own.
+ */
+export async function grammarTable(description: GrammarDescription): Promise<string> {
+  return unwrap(await binding.grammarTable(JSON.stringify(description)))
 }
 
 /** The header of a GGUF file (metadata and tensors) as JSON text: `tinyllm inspect`. */
@@ -133,4 +137,19 @@ export function nativeVersion(): string {
 /** Every error code the Rust side can raise. */
 export function nativeErrorCodes(): string[] {
   return binding.errorCodes()
+}
+
+/** Checks a grammar's description and what it is made of (patterns, schemas), without compiling it for a vocabulary. */
+export function checkGrammar(description: GrammarDescription): void {
+  unwrap(binding.checkGrammar(JSON.stringify(description)))
+}
+
+/** The regex text of a schema of the strict subset. */
+export function schemaToRegex(schema: string): string {
+  return unwrap(binding.schemaToRegex(schema))
+}
+
+/** The regex text of any JSON object nested at most `depth` levels. */
+export function jsonObjectRegex(depth: number): string {
+  return unwrap(binding.jsonObjectRegex(depth))
 }

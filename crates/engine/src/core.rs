@@ -108,7 +108,8 @@ impl EngineCore {
         let shape = forward.kv_shape();
         let page_bytes = 2 * shape.layers * shape.row() * PAGE_POSITIONS * shape.element.bytes();
         // One page more than a context: a partly shared page is copied while its source is held.
-        let pages = (options.kv_bytes / page_bytes.max(1)).max(context.div_ceil(PAGE_POSITIONS) + 1);
+        let pages =
+            (options.kv_bytes / page_bytes.max(1)).max(context.div_ceil(PAGE_POSITIONS) + 1);
         let pool = Arc::new(KvPool::new(shape, pages)?);
         let table = Arc::new(table);
         let shared = Arc::new(Shared::default());
@@ -212,9 +213,9 @@ impl EngineCore {
     ) -> impl Future<Output = Result<Arc<CompiledGrammar>, EngineError>> + use<> {
         let (resolver, promise) = promise();
         let sent = Grammar::from_json(description).map_err(EngineError::from).and_then(|grammar| {
-            self.jobs.try_send(Job::Check(grammar, resolver)).map_err(|_| EngineError::Overloaded {
-                limit: self.places_max,
-            })
+            self.jobs
+                .try_send(Job::Check(grammar, resolver))
+                .map_err(|_| EngineError::Overloaded { limit: self.places_max })
         });
         async move {
             sent?;

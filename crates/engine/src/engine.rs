@@ -141,10 +141,16 @@ fn vocab_spec(metadata: VocabMetadata) -> VocabSpec {
 
 fn token_table(tokenizer: &Tokenizer) -> TokenTable {
     let ids = 0..tokenizer.vocab_size() as u32;
-    let bytes = ids
-        .clone()
-        .map(|id| if tokenizer.is_special(id) { Vec::new() } else { tokenizer.token_bytes(id).to_vec() })
-        .collect();
+    let bytes =
+        ids.clone()
+            .map(|id| {
+                if tokenizer.is_special(id) {
+                    Vec::new()
+                } else {
+                    tokenizer.token_bytes(id).to_vec()
+                }
+            })
+            .collect();
     let never = ids
         .filter(|&id| matches!(tokenizer.kind(id), Some(TokenKind::Unknown | TokenKind::Unused)))
         .collect();

@@ -85,7 +85,10 @@ impl Request {
             within("logitBias", bias, -100.0, 100.0)?;
         }
         if self.logprobs.is_some_and(|n| n > LOGPROBS_MAX) {
-            return Err(EngineError::invalid("logprobs", format!("must be at most {LOGPROBS_MAX}")));
+            return Err(EngineError::invalid(
+                "logprobs",
+                format!("must be at most {LOGPROBS_MAX}"),
+            ));
         }
         if self.stop.len() > STOPS_MAX || self.stop.iter().any(String::is_empty) {
             return Err(EngineError::invalid(

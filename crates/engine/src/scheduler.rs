@@ -131,7 +131,10 @@ impl Scheduler {
 
     /// Whether nothing can be done before a command comes.
     fn is_idle(&self) -> bool {
-        self.running.iter().chain(&self.waiting).all(|s| s.outbox.is_full() && !s.outbox.is_cancelled())
+        self.running
+            .iter()
+            .chain(&self.waiting)
+            .all(|s| s.outbox.is_full() && !s.outbox.is_cancelled())
     }
 
     /// One step, with what comes before and after it.

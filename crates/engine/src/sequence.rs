@@ -121,7 +121,8 @@ impl Sequence {
     /// Binds the sequence to its grammar.
     pub(crate) fn constrain(&mut self, grammar: &Arc<CompiledGrammar>) {
         let options = ConstraintOptions { close_within_budget: self.close_within_budget };
-        self.constraint = Some(Constraint { walk: grammar.constraint(options), mask: None, allowed: None });
+        self.constraint =
+            Some(Constraint { walk: grammar.constraint(options), mask: None, allowed: None });
     }
 
     /// The only tokens whose logits are needed, when they are few.
@@ -161,7 +162,11 @@ impl Sequence {
 
     /// Takes pages from the cache for as much of `pending` as it has, but for the last token,
     /// whose logits must be computed.
-    pub(crate) fn reuse(&mut self, cache: &mut PrefixCache, pool: &KvPool) -> Result<(), EngineError> {
+    pub(crate) fn reuse(
+        &mut self,
+        cache: &mut PrefixCache,
+        pool: &KvPool,
+    ) -> Result<(), EngineError> {
         let last = self.tokens.len() - 1;
         let (mut node, mut full) = self.cached_to;
         // Pages of one's own behind the last cached one are kept: the computing is done.
@@ -236,7 +241,8 @@ impl Sequence {
             }
             let mask = constraint.walk.mask(Some((self.limit - self.tokens.len()) as u32))?;
             let Some(token) = mask.single() else {
-                constraint.allowed = (mask.allowed() <= SPARSE_HEAD_MAX).then(|| mask.iter().collect());
+                constraint.allowed =
+                    (mask.allowed() <= SPARSE_HEAD_MAX).then(|| mask.iter().collect());
                 constraint.mask = Some(mask);
                 break;
             };
@@ -270,8 +276,7 @@ impl Sequence {
         }
         table.suppress(&mut logits);
         let (prompt, output) = self.tokens.split_at(self.prompt_len);
-        let wanted =
-            Wanted { top_logprobs: self.logprobs.map(|n| n as u32), ..Wanted::default() };
+        let wanted = Wanted { top_logprobs: self.logprobs.map(|n| n as u32), ..Wanted::default() };
         let sampled = sampler.sample(
             &mut logits,
             self.constraint.as_ref().and_then(|c| c.mask.as_ref()),
@@ -281,8 +286,7 @@ impl Sequence {
             &mut self.rng,
             wanted,
         )?;
-        let logprobs =
-            sampled.logprob.map(|logprob| Logprobs { logprob, top: sampled.top });
+        let logprobs = sampled.logprob.map(|logprob| Logprobs { logprob, top: sampled.top });
         self.take(sampled.token, logprobs, table)?;
         self.settle(table)
     }

@@ -77,9 +77,7 @@ impl TokenTable {
     /// The vocabulary for grammars.
     pub(crate) fn vocabulary(&self) -> Result<Arc<Vocabulary>, ConstrainError> {
         self.vocabulary
-            .get_or_init(|| {
-                Vocabulary::new(self.grammar_bytes.clone(), self.ends.first().copied())
-            })
+            .get_or_init(|| Vocabulary::new(self.grammar_bytes.clone(), self.ends.first().copied()))
             .clone()
     }
 }

@@ -82,7 +82,8 @@ fn a_stop_string_works_when_it_is_the_last_token_of_the_budget() {
 
 #[test]
 fn a_character_is_never_split_and_an_unfinished_one_is_replaced() {
-    let (core, _) = engine(scripted(1, script("é\u{1f600}", &[0xe2, 0x82, EOS])), &EngineOptions::default());
+    let (core, _) =
+        engine(scripted(1, script("é\u{1f600}", &[0xe2, 0x82, EOS])), &EngineOptions::default());
     let generation = core.submit(request("p")).expect("accepted");
     let mut text = String::new();
     let mut bytes = 0;

@@ -1,0 +1,285 @@
+//! The engine and its generations as classes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use napi::bindgen_prelude::{AsyncTask, Uint32Array};
+use napi_derive::napi;
+use tinyllm_engine::{Engine, EngineError, EngineOptions, Generation, Stats, promise};
+
+use crate::offload::{Offload, offload};
+use crate::outcome::{NativeFailure, outcomes};
+use crate::request::{NativeBatch, NativeRequest};
+
+/// How an engine uses its machine; see `LoadOptions` in src/engine.ts.
+#[napi(object, object_to_js = false)]
+pub struct NativeLoadOptions {
+    pub context_length: Option<u32>,
+    pub device: Option<String>,
+    pub threads: Option<u32>,
+    pub parallel: Option<u32>,
+    pub max_queue: Option<u32>,
+    pub kv_bytes: Option<f64>,
+    pub prefill_chunk: Option<u32>,
+    pub grammar_cache_bytes: Option<f64>,
+}
+
+/// What was loaded.
+#[napi(object, object_from_js = false)]
+pub struct NativeEngineInfo {
+    pub path: String,
+    pub architecture: String,
+    pub vocab_size: u32,
+    pub context_length: u32,
+    pub trained_context_length: u32,
+    pub has_chat_template: bool,
+    pub bos_token_id: Option<u32>,
+    pub end_token_ids: Vec<u32>,
+    pub memory_bytes: f64,
+}
+
+/// A rendered conversation.
+#[napi(object, object_from_js = false)]
+pub struct NativeRendered {
+    pub text: String,
+    pub segments: Vec<NativeSegment>,
+    pub ids: Uint32Array,
+}
+
+#[napi(object, object_from_js = false)]
+pub struct NativeSegment {
+    pub text: String,
+    pub special: bool,
+}
+
+/// The engine's counters.
+#[napi(object, object_from_js = false)]
+pub struct NativeStats {
+    pub requests: f64,
+    pub finished: f64,
+    pub cancelled: f64,
+    pub failed: f64,
+    pub steps: f64,
+    pub forward_tokens: f64,
+    pub prompt_tokens: f64,
+    pub cached_tokens: f64,
+    pub completion_tokens: f64,
+    pub forced_tokens: f64,
+    pub preemptions: f64,
+    pub evictions: f64,
+    pub running: f64,
+    pub waiting: f64,
+    pub pages_used: f64,
+    pub pages_cached: f64,
+    pub pages_total: f64,
+    pub grammars: f64,
+    pub grammar_bytes: f64,
+}
+
+/// What a grammar became.
+#[napi(object, object_from_js = false)]
+pub struct NativeCompiled {
+    /// Bytes its tables take now; masks computed later add to them.
+    pub memory_bytes: f64,
+}
+
+outcomes! {
+    EngineOutcome(NativeEngine);
+    GenerationOutcome(NativeGeneration);
+    /// `ok` is absent after the last batch.
+    BatchOutcome(NativeBatch);
+    IdsOutcome(Uint32Array);
+    RenderedOutcome(NativeRendered);
+    CompiledOutcome(NativeCompiled);
+}
+
+/// Loads a model and starts its engine.
+#[napi]
+pub async fn load_engine(path: String, options: NativeLoadOptions) -> EngineOutcome {
+    let (resolver, loaded) = promise();
+    // Seconds of work: neither libuv's nor tokio's.
+    std::thread::spawn(move || resolver.resolve(load(&path, &options)));
+    loaded.await.unwrap_or_else(|| Err(EngineError::Internal("loading panicked".to_owned()))).into()
+}
+
+fn load(path: &str, options: &NativeLoadOptions) -> Result<NativeEngine, EngineError> {
+    let mut settings = EngineOptions {
+        context_length: options.context_length.map(|n| n as usize),
+        prefill_chunk: options.prefill_chunk.map(|n| n as usize),
+        threads: options.threads.map(|n| n as usize),
+        ..EngineOptions::default()
+    };
+    let set = |field: &mut usize, value: Option<f64>| {
+        if let Some(value) = value {
+            *field = value as usize;
+        }
+    };
+    set(&mut settings.parallel, options.parallel.map(f64::from));
+    set(&mut settings.max_queue, options.max_queue.map(f64::from));
+    set(&mut settings.kv_bytes, options.kv_bytes);
+    set(&mut settings.grammar_cache_bytes, options.grammar_cache_bytes);
+    let device = options.device.as_deref().unwrap_or("cpu");
+    Ok(NativeEngine(Arc::new(Engine::load(Path::new(path), device, &settings)?)))
+}
+
+/// A loaded model.
+#[napi]
+pub struct NativeEngine(Arc<Engine>);
+
+#[napi]
+impl NativeEngine {
+    #[napi(getter, catch_unwind)]
+    pub fn info(&self) -> NativeEngineInfo {
+        let info = self.0.info();
+        NativeEngineInfo {
+            path: info.path.display().to_string(),
+            architecture: info.architecture.clone(),
+            vocab_size: info.vocab_size as u32,
+            context_length: info.context_length as u32,
+            trained_context_length: info.trained_context_length as u32,
+            has_chat_template: info.has_chat_template,
+            bos_token_id: info.bos,
+            end_token_ids: info.ends.clone(),
+            memory_bytes: info.memory_bytes as f64,
+        }
+    }
+
+    /// Takes a request in; everything that happens to it comes from the generation.
+    #[napi(catch_unwind)]
+    pub fn submit(&self, request: NativeRequest) -> GenerationOutcome {
+        let engine = &self.0;
+        let submitted = request.into_request(engine).and_then(|r| engine.core().submit(r));
+        submitted
+            .map(|generation| NativeGeneration { generation, engine: Arc::clone(engine) })
+            .into()
+    }
+
+    #[napi(catch_unwind)]
+    pub fn tokenize(&self, text: String, special: bool) -> IdsOutcome {
+        let ids = self.0.tokenizer().encode(&text, special).map_err(EngineError::from);
+        ids.map(Uint32Array::new).into()
+    }
+
+    #[napi(catch_unwind)]
+    pub fn detokenize(&self, ids: Uint32Array) -> String {
+        self.0.tokenizer().decode(&ids)
+    }
+
+    /// `messages` and `tools` are JSON texts.
+    #[napi(ts_return_type = "Promise<RenderedOutcome>")]
+    pub fn render_chat(
+        &self,
+        messages: String,
+        tools: Option<String>,
+        add_generation_prompt: bool,
+    ) -> AsyncTask<Offload<RenderedOutcome>> {
+        let engine = Arc::clone(&self.0);
+        offload(move || {
+            let rendered = engine.render_chat(&messages, tools.as_deref(), add_generation_prompt);
+            rendered
+                .map(|(rendered, ids)| NativeRendered {
+                    text: rendered.text,
+                    segments: rendered
+                        .segments
+                        .into_iter()
+                        .map(|s| NativeSegment { text: s.text, special: s.special })
+                        .collect(),
+                    ids: Uint32Array::new(ids),
+                })
+                .into()
+        })
+    }
+
+    /// Compiles a grammar ahead of its use, or tells why it cannot be.
+    #[napi]
+    pub async fn compile_grammar(&self, description: String) -> CompiledOutcome {
+        let compiled = self.0.core().compile(&description).await;
+        compiled.map(|g| NativeCompiled { memory_bytes: g.memory_bytes() as f64 }).into()
+    }
+
+    #[napi(catch_unwind)]
+    pub fn stats(&self) -> NativeStats {
+        let Stats {
+            requests,
+            finished,
+            cancelled,
+            failed,
+            steps,
+            forward_tokens,
+            prompt_tokens,
+            cached_tokens,
+            completion_tokens,
+            forced_tokens,
+            preemptions,
+            evictions,
+            running,
+            waiting,
+            pages_used,
+            pages_cached,
+            pages_total,
+        } = self.0.core().stats();
+        let (grammars, grammar_bytes) = self.0.core().grammars();
+        NativeStats {
+            requests: requests as f64,
+            finished: finished as f64,
+            cancelled: cancelled as f64,
+            failed: failed as f64,
+            steps: steps as f64,
+            forward_tokens: forward_tokens as f64,
+            prompt_tokens: prompt_tokens as f64,
+            cached_tokens: cached_tokens as f64,
+            completion_tokens: completion_tokens as f64,
+            forced_tokens: forced_tokens as f64,
+            preemptions: preemptions as f64,
+            evictions: evictions as f64,
+            running: running as f64,
+            waiting: waiting as f64,
+            pages_used: pages_used as f64,
+            pages_cached: pages_cached as f64,
+            pages_total: pages_total as f64,
+            grammars: grammars as f64,
+            grammar_bytes: grammar_bytes as f64,
+        }
+    }
+
+    /// Stops intake, ends all generations and waits for the step under way, at most this long.
+    /// Whether the engine's thread has ended.
+    #[napi]
+    pub async fn close(&self, deadline_ms: u32) -> bool {
+        let engine = Arc::clone(&self.0);
+        let (resolver, closed) = promise();
+        std::thread::spawn(move || {
+            resolver.resolve(engine.close(Duration::from_millis(u64::from(deadline_ms))));
+        });
+        closed.await.unwrap_or(false)
+    }
+}
+
+/// A running generation. When it is garbage-collected the generation is cancelled.
+#[napi]
+pub struct NativeGeneration {
+    generation: Generation,
+    engine: Arc<Engine>,
+}
+
+#[napi]
+impl NativeGeneration {
+    /// Everything that became ready since the last call; waits when nothing did.
+    #[napi]
+    pub async fn next_batch(&self) -> BatchOutcome {
+        match self.generation.next_batch().await {
+            Ok(None) => BatchOutcome { ok: None, failure: None },
+            Ok(Some(batch)) => {
+                BatchOutcome { ok: Some(NativeBatch::new(batch, &self.engine)), failure: None }
+            }
+            Err(error) => BatchOutcome { ok: None, failure: Some(NativeFailure::from(error)) },
+        }
+    }
+
+    /// Stops it within one step; a waiting `nextBatch` fails at once.
+    #[napi(catch_unwind)]
+    pub fn cancel(&self) {
+        self.generation.cancel();
+    }
+}
