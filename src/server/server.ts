@@ -22,6 +22,7 @@ import {
   readDetokenizeRequest,
   readTokenizeRequest,
   type ChatRequest,
+  type CompletionRequest,
 } from '../openai/request.js'
 import { badRequest, ToolError } from '../openai/tool_error.js'
 import { newId } from '../openai/wire.js'
@@ -122,14 +123,13 @@ export function createServer(options: ServerOptions): Server {
   const key: RequestHandler = options.apiKey === undefined ? (_req, _res, next) => next() : requireKey(options.apiKey)
 
   /** A route that generates: it waits for its turn and stops when the client goes away. */
-  const generating =
-    <R extends { readonly stream: boolean; readonly model: string | null; readonly ignored: readonly string[] }>(
-      prefix: 'chatcmpl' | 'cmpl',
-      contextOf: (request: R) => FailureContext,
-      read: (body: Body, profile: Profile) => R,
-      serve: (exchange: Exchange, request: R) => Promise<void>,
-    ): RequestHandler =>
-    async (req, response) => {
+  function generating<R extends ChatRequest | CompletionRequest>(
+    prefix: 'chatcmpl' | 'cmpl',
+    contextOf: (request: R) => FailureContext,
+    read: (body: Body, profile: Profile) => R,
+    serve: (exchange: Exchange, request: R) => Promise<void>,
+  ): RequestHandler {
+    const run = async (req: Request, response: Response) => {
       const request = read(bodyOf(req), profile)
       response.locals['failure'] = contextOf(request)
       checkModel(request.model)
@@ -159,6 +159,12 @@ export function createServer(options: ServerOptions): Server {
         lease[Symbol.dispose]()
       }
     }
+    return (req, response, next) => {
+      run(req, response).catch((error: unknown) => {
+        failed(error, req, response, next)
+      })
+    }
+  }
 
   app.get('/healthz', (_req, response) => {
     response.json({ status: 'ok' })
