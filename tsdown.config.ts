@@ -11,6 +11,7 @@ export default defineConfig({
   // One file per source file: dist/ mirrors src/, so `../binding.js` means the same from src/native.ts and from
   // dist/native.mjs, whichever entry it is reached from.
   unbundle: true,
+  checks: { pluginTimings: false },
   // The binding stays a file of its own beside dist/, where its loader looks for the .node file.
   deps: { neverBundle: [/binding\.js$/] },
   // The page at /docs. Copied rather than depended on: swagger-ui-dist's own dependency reports installations home.

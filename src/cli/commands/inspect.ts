@@ -4,18 +4,17 @@ import { locateModel } from '../model.js'
 import { addSourceOptions } from '../options.js'
 import { formatBytes, formatTable, type Terminal, write } from '../terminal.js'
 
-/** The header as `inspectGguf` gives it. */
+/** The header as `inspectGguf` gives it; arrays in the metadata are described there, not copied. */
 interface Header {
   readonly version: number
   readonly metadata: Record<string, unknown>
   readonly tensors: readonly { readonly name: string; readonly type: string; readonly shape: readonly number[] }[]
 }
 
-/** Characters of a metadata value that are shown; chat templates and vocabularies are long. */
+/** Characters of a metadata value that are shown; chat templates are long. */
 const SHOWN = 80
 
 function shorten(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.length} values] ${JSON.stringify(value.slice(0, 4)).slice(0, SHOWN)}`
   const text = typeof value === 'string' ? JSON.stringify(value) : String(value)
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}… (${text.length} characters)` : text
 }
