@@ -24,9 +24,6 @@ use crate::sequence::{SeqId, Sequence, Ticket};
 use crate::stats::Stats;
 use crate::token_table::TokenTable;
 
-/// Tokens a generation has ready before it waits for its reader.
-const OUTBOX_TOKENS: usize = 256;
-
 /// How an engine uses its machine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -44,6 +41,8 @@ pub struct EngineOptions {
     pub prefill_chunk: Option<usize>,
     /// Threads of the forward pass. Default: as many as the machine runs at once.
     pub threads: Option<usize>,
+    /// Tokens a generation has ready before it waits for its reader. Default: 256.
+    pub outbox_tokens: usize,
     /// Bytes of compiled grammars kept for reuse. Default: 256 MiB.
     pub grammar_cache_bytes: usize,
 }
@@ -57,6 +56,7 @@ impl Default for EngineOptions {
             kv_bytes: 1 << 30,
             prefill_chunk: None,
             threads: None,
+            outbox_tokens: 256,
             grammar_cache_bytes: 256 << 20,
         }
     }
@@ -79,6 +79,7 @@ pub struct EngineCore {
     vocab_size: usize,
     context: usize,
     kv_bytes: usize,
+    outbox_tokens: usize,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Disconnected when the engine's thread has ended.
     ended: Receiver<()>,
@@ -155,6 +156,7 @@ impl EngineCore {
             vocab_size,
             context,
             kv_bytes: pages * page_bytes,
+            outbox_tokens: options.outbox_tokens.max(1),
             thread: Mutex::new(Some(thread)),
             ended,
         })
@@ -184,7 +186,7 @@ impl EngineCore {
         let grammar = request.grammar.as_deref().map(Grammar::from_json).transpose()?;
         let overloaded = EngineError::Overloaded { limit: self.places_max };
         let ticket = Ticket::take(&self.places, self.places_max).ok_or(overloaded.clone())?;
-        let outbox = Arc::new(Outbox::new(OUTBOX_TOKENS));
+        let outbox = Arc::new(Outbox::new(self.outbox_tokens));
         let id = SeqId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let seed = request.seed.unwrap_or_else(|| RandomState::new().hash_one(id));
         let mut sequence =

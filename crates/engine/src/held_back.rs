@@ -133,3 +133,82 @@ impl StopMatcher {
         self.state == self.pattern.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The text before the stop string that is completed first, found the slow way.
+    fn slow(bytes: &[u8], stops: &[String]) -> (String, bool) {
+        for end in 1..=bytes.len() {
+            let longest = stops
+                .iter()
+                .filter(|stop| bytes[..end].ends_with(stop.as_bytes()))
+                .map(String::len)
+                .max();
+            if let Some(length) = longest {
+                return (String::from_utf8_lossy(&bytes[..end - length]).into_owned(), true);
+            }
+        }
+        (String::from_utf8_lossy(bytes).into_owned(), false)
+    }
+
+    fn pieces() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        // Few bytes, so that stop strings and characters come about: é, €, 😀 and their halves.
+        let byte = prop::sample::select(vec![
+            b'a', b'b', b'a', b'b', 0xc3, 0xa9, 0xe2, 0x82, 0xac, 0xf0, 0x9f, 0x98, 0x80, 0xff,
+        ]);
+        prop::collection::vec(prop::collection::vec(byte, 0..5), 0..20)
+    }
+
+    proptest! {
+        #[test]
+        fn text_does_not_depend_on_how_bytes_were_cut(
+            pieces in pieces(),
+            stops in prop::collection::vec("[ab]{1,4}|é|aé|€b|[ab]😀", 0..4),
+        ) {
+            let (expected, stopped) = slow(&pieces.concat(), &stops);
+            let mut held = HeldBack::new(&stops);
+            let (mut text, mut bytes, mut tokens) = (String::new(), Vec::new(), Vec::new());
+            let mut ended = false;
+            for (i, piece) in pieces.iter().enumerate() {
+                let (released, stop) = held.push(i, piece);
+                text.push_str(&released.text);
+                bytes.extend(released.bytes);
+                tokens.extend(released.tokens);
+                // A token comes with its last byte, and not after it.
+                let spelled: usize = tokens.iter().map(|i: &usize| pieces[*i].len()).sum();
+                prop_assert!(stop || spelled <= bytes.len());
+                if stop {
+                    ended = true;
+                    break;
+                }
+            }
+            if !ended {
+                let released = held.flush();
+                text.push_str(&released.text);
+                bytes.extend(released.bytes);
+                tokens.extend(released.tokens);
+                prop_assert_eq!(tokens.len(), pieces.len());
+            }
+            prop_assert_eq!(ended, stopped);
+            prop_assert_eq!(&text, &expected);
+            prop_assert_eq!(String::from_utf8_lossy(&bytes).into_owned(), expected);
+            // Tokens are a prefix, without gaps, that spells the text and at most goes past it.
+            prop_assert!(tokens.iter().copied().eq(0..tokens.len()));
+            let spelled = pieces[..tokens.len()].concat();
+            prop_assert!(spelled.starts_with(&bytes));
+        }
+    }
+
+    #[test]
+    fn what_may_be_the_start_of_a_stop_string_is_held_back() {
+        let mut held = HeldBack::new(&["abcd".to_owned(), "bx".to_owned()]);
+        assert_eq!(held.push(0, b"zab").0.text, "z");
+        assert_eq!(held.push(1, b"c").0.text, "");
+        let (released, stopped) = held.push(2, b"e");
+        assert_eq!((released.text.as_str(), stopped), ("abce", false));
+        assert_eq!(released.tokens, [0, 1, 2]);
+    }
+}

@@ -201,3 +201,126 @@ impl PrefixCache {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tinyllm_kernels::{KvElement, KvShape};
+
+    fn pool(capacity: usize) -> KvPool {
+        let shape = KvShape { layers: 1, kv_heads: 1, head_dim: 1, element: KvElement::F16 };
+        KvPool::new(shape, capacity).expect("a pool")
+    }
+
+    /// A sequence's page: all its ids are the letter.
+    fn page_of(letter: u32) -> PageTokens {
+        [letter; PAGE_POSITIONS]
+    }
+
+    /// Adds the pages of a text of letters and lets go of them.
+    fn add(cache: &mut PrefixCache, pool: &KvPool, text: &[u32]) {
+        let mut at = ROOT;
+        let mut held = Vec::new();
+        for &letter in text {
+            let page = pool.allocate().expect("a free page");
+            let (next, page) = cache.insert(pool, at, &page_of(letter), page).expect("inserted");
+            held.push(page);
+            at = next;
+        }
+        for page in held {
+            pool.release(page).expect("held");
+        }
+    }
+
+    /// How many pages of a text the cache has; the references are given back.
+    fn find(cache: &mut PrefixCache, pool: &KvPool, text: &[u32]) -> usize {
+        let mut at = ROOT;
+        for (i, &letter) in text.iter().enumerate() {
+            match cache.follow(pool, at, &page_of(letter)).expect("sound") {
+                None => return i,
+                Some((next, page)) => {
+                    pool.release(page).expect("retained");
+                    at = next;
+                }
+            }
+        }
+        text.len()
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_the_longest_prefix_of_anything_added(
+            added in prop::collection::vec(prop::collection::vec(0_u32..3, 0..5), 0..20),
+            sought in prop::collection::vec(prop::collection::vec(0_u32..3, 0..6), 0..20),
+        ) {
+            let pool = pool(200);
+            let mut cache = PrefixCache::new();
+            for text in &added {
+                add(&mut cache, &pool, text);
+            }
+            prop_assert_eq!(pool.used(), cache.len());
+            for text in &sought {
+                let longest = added
+                    .iter()
+                    .map(|a| a.iter().zip(text).take_while(|(x, y)| x == y).count())
+                    .max();
+                prop_assert_eq!(find(&mut cache, &pool, text), longest.unwrap_or(0));
+            }
+            while cache.evict(&pool).expect("sound") {}
+            prop_assert_eq!((pool.used(), cache.len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn leaves_that_were_used_longest_ago_go_first() {
+        let pool = pool(8);
+        let mut cache = PrefixCache::new();
+        for text in [&[1, 2][..], &[1, 3], &[4]] {
+            add(&mut cache, &pool, text);
+        }
+        assert_eq!(find(&mut cache, &pool, &[1, 2]), 2, "used last");
+        for expected in [[2, 1, 1], [2, 1, 0], [1, 1, 0], [0, 0, 0]] {
+            assert!(cache.evict(&pool).expect("sound"));
+            // Peeking counts as use, in the same order every time.
+            let found = [&[1, 2][..], &[1, 3], &[4]].map(|text| {
+                text.iter()
+                    .enumerate()
+                    .fold((ROOT, 0), |(at, n), (i, &letter)| {
+                        match cache.by_tokens.get(&(at, page_of(letter))) {
+                            Some(&next) if n == i => (next, n + 1),
+                            _ => (at, n),
+                        }
+                    })
+                    .1
+            });
+            assert_eq!(found, expected);
+        }
+        assert!(!cache.evict(&pool).expect("sound"));
+    }
+
+    #[test]
+    fn a_page_that_somebody_holds_stays() {
+        let pool = pool(2);
+        let mut cache = PrefixCache::new();
+        add(&mut cache, &pool, &[1]);
+        let held = cache.follow(&pool, ROOT, &page_of(1)).expect("sound").expect("there");
+        assert_eq!(cache.evictable(&pool), 0);
+        assert!(!cache.evict(&pool).expect("sound"));
+        pool.release(held.1).expect("held");
+        assert_eq!(cache.evictable(&pool), 1);
+    }
+
+    #[test]
+    fn a_page_that_is_shared_in_part_is_copied() {
+        let pool = pool(3);
+        let mut cache = PrefixCache::new();
+        add(&mut cache, &pool, &[1]);
+        let mut tokens = vec![1; 20];
+        tokens.push(2);
+        let (copy, shared) =
+            cache.follow_partly(&pool, ROOT, &tokens).expect("sound").expect("there");
+        assert_eq!((shared, pool.references(copy), pool.used()), (20, 1, 2));
+        assert_eq!(cache.follow_partly(&pool, ROOT, &[5]).expect("sound"), None);
+    }
+}

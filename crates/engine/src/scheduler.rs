@@ -215,6 +215,7 @@ impl Scheduler {
     /// not yet.
     fn prepare(&mut self, sequence: &mut Sequence) -> Result<bool, EngineError> {
         sequence.settle(&self.table)?;
+        self.shared.counters.count(sequence.take_counts());
         if sequence.is_finished() {
             return Ok(true);
         }
@@ -412,16 +413,14 @@ impl Scheduler {
         let mut failed = Vec::new();
         for ((row, at), logits) in rows.iter().zip(order).zip(logits) {
             let sequence = &mut self.running[at];
-            let before = sequence.chosen();
             let outcome = sequence.advance(row.count, &mut self.cache, &self.pool).and_then(|()| {
                 if logits.is_empty() {
                     return Ok(());
                 }
                 caught(|| sequence.choose(logits, vocab_size, &mut self.sampler, &self.table))
             });
-            let chosen = self.running[at].chosen() - before;
-            counters.completion_tokens.add(chosen);
-            counters.forced_tokens.add(chosen.saturating_sub(1));
+            let counts = self.running[at].take_counts();
+            counters.count(counts);
             if let Err(error) = outcome {
                 failed.push((row.id, error));
             }

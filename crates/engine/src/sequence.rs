@@ -83,7 +83,16 @@ pub(crate) struct Sequence {
     ignore_eos: bool,
     text: HeldBack<(u32, Option<Logprobs>)>,
     finished: bool,
+    /// Not reported yet.
+    counts: Counts,
     _ticket: Ticket,
+}
+
+/// Tokens chosen, and those among them that were the only ones allowed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) chosen: usize,
+    pub(crate) forced: usize,
 }
 
 impl Sequence {
@@ -114,6 +123,7 @@ impl Sequence {
             ignore_eos: request.ignore_eos,
             text: HeldBack::new(&request.stop),
             finished: false,
+            counts: Counts::default(),
             _ticket: ticket,
         }
     }
@@ -246,6 +256,7 @@ impl Sequence {
                 constraint.mask = Some(mask);
                 break;
             };
+            self.counts.forced += 1;
             if !self.sampling.is_greedy() {
                 self.rng.next_u32();
             }
@@ -299,6 +310,7 @@ impl Sequence {
         table: &TokenTable,
     ) -> Result<(), EngineError> {
         self.tokens.push(token);
+        self.counts.chosen += 1;
         let mut done = false;
         if let Some(constraint) = &mut self.constraint {
             constraint.walk.advance(token)?;
@@ -333,9 +345,9 @@ impl Sequence {
         self.outbox.push(batch(released, Some(finish)));
     }
 
-    /// Tokens chosen so far.
-    pub(crate) fn chosen(&self) -> usize {
-        self.tokens.len() - self.prompt_len
+    /// What was chosen since the last call.
+    pub(crate) fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sequence::Counts;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Live counters; all only grow, but for the gauges.
@@ -55,6 +57,14 @@ counters! {
     pages_cached,
     /// Pages of the KV pool.
     pages_total,
+}
+
+impl Counters {
+    /// Adds what a sequence chose.
+    pub(crate) fn count(&self, counts: Counts) {
+        self.completion_tokens.add(counts.chosen);
+        self.forced_tokens.add(counts.forced);
+    }
 }
 
 /// One counter.

@@ -14,45 +14,45 @@ use tinyllm_kernels::{KvElement, KvPool, KvShape};
 use tinyllm_model::{Feed, Logits as Wanted};
 
 /// Bytes 0 to 255, one token each.
-pub const BYTES: u32 = 256;
+pub(crate) const BYTES: u32 = 256;
 /// The end token.
-pub const EOS: u32 = 256;
+pub(crate) const EOS: u32 = 256;
 /// Another end token.
-pub const EOT: u32 = 257;
+pub(crate) const EOT: u32 = 257;
 /// A token of several bytes.
-pub const YES: u32 = 258;
+pub(crate) const YES: u32 = 258;
 /// A control token that ends nothing.
-pub const CONTROL: u32 = 259;
+pub(crate) const CONTROL: u32 = 259;
 /// An unused token.
-pub const UNUSED: u32 = 260;
+pub(crate) const UNUSED: u32 = 260;
 /// Tokens in the table; the logits have more rows.
-pub const TABLE: usize = 261;
-pub const ROWS: usize = 270;
+pub(crate) const TABLE: usize = 261;
+pub(crate) const ROWS: usize = 270;
 
-pub const CONTEXT: usize = 256;
+pub(crate) const CONTEXT: usize = 256;
 
 const SHAPE: KvShape = KvShape { layers: 2, kv_heads: 1, head_dim: 2, element: KvElement::F32 };
 
-pub fn table() -> TokenTable {
+pub(crate) fn table() -> TokenTable {
     let mut bytes: Vec<Vec<u8>> = (0..=255u8).map(|b| vec![b]).collect();
     bytes.extend([vec![], vec![], b"yes".to_vec(), vec![], vec![]]);
     TokenTable::new(bytes, |id| id == CONTROL || id == UNUSED, vec![EOS, EOT], vec![UNUSED])
 }
 
 /// What a step was given: position, tokens and head of each feed.
-pub type StepLog = Arc<Mutex<Vec<Vec<(usize, Vec<u32>, bool)>>>>;
+pub(crate) type StepLog = Arc<Mutex<Vec<Vec<(usize, Vec<u32>, bool)>>>>;
 
 /// Stores the tokens it is fed in the pages, and makes logits out of what it reads there: so a wrong
 /// page, a wrong position or a lost token shows in the output.
-pub struct Fake<L> {
-    pub logits: L,
-    pub log: StepLog,
+pub(crate) struct Fake<L> {
+    pub(crate) logits: L,
+    pub(crate) log: StepLog,
     /// When there: a step waits for a permit.
-    pub gate: Option<Receiver<()>>,
+    pub(crate) gate: Option<Receiver<()>>,
 }
 
 /// The row of logits after these tokens.
-pub trait Logits: Send {
+pub(crate) trait Logits: Send {
     fn row(&mut self, tokens: &[u32]) -> Vec<f32>;
 }
 
@@ -82,7 +82,7 @@ impl<L: Logits> Forward for Fake<L> {
             .collect();
         self.log.lock().expect("no panic under the lock").push(entry);
         if let Some(gate) = &self.gate {
-            drop(gate.recv());
+            let _ = gate.recv();
         }
         let mut access = pool.access()?;
         let mut rows = Vec::new();
@@ -114,7 +114,7 @@ impl<L: Logits> Forward for Fake<L> {
 }
 
 /// Logits that are a hash of all tokens before: any confusion changes them.
-pub fn hashed(tokens: &[u32]) -> Vec<f32> {
+pub(crate) fn hashed(tokens: &[u32]) -> Vec<f32> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &token in tokens {
         hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3);
@@ -130,7 +130,7 @@ pub fn hashed(tokens: &[u32]) -> Vec<f32> {
 }
 
 /// Logits that follow a script: after `n` tokens the `n`-th token of the script is the likeliest.
-pub fn scripted(prompt: usize, script: Vec<u32>) -> impl Logits {
+pub(crate) fn scripted(prompt: usize, script: Vec<u32>) -> impl Logits {
     move |tokens: &[u32]| {
         let mut row = vec![0.0; ROWS];
         row[script[(tokens.len() - prompt) % script.len()] as usize] = 10.0;
@@ -138,14 +138,25 @@ pub fn scripted(prompt: usize, script: Vec<u32>) -> impl Logits {
     }
 }
 
-pub fn engine(logits: impl Logits + 'static, options: &EngineOptions) -> (EngineCore, StepLog) {
+pub(crate) fn engine_with_outbox(
+    logits: impl Logits + 'static,
+    options: &EngineOptions,
+    tokens: usize,
+) -> (EngineCore, StepLog) {
+    engine(logits, &EngineOptions { outbox_tokens: tokens, ..options.clone() })
+}
+
+pub(crate) fn engine(
+    logits: impl Logits + 'static,
+    options: &EngineOptions,
+) -> (EngineCore, StepLog) {
     let log = StepLog::default();
     let fake = Fake { logits, log: Arc::clone(&log), gate: None };
     (EngineCore::start(Box::new(fake), table(), options).expect("an engine"), log)
 }
 
 /// An engine whose steps wait for a permit each.
-pub fn gated(
+pub(crate) fn gated(
     logits: impl Logits + 'static,
     options: &EngineOptions,
 ) -> (EngineCore, StepLog, Sender<()>) {
@@ -156,21 +167,21 @@ pub fn gated(
 }
 
 /// Bytes of a page of the fakes' pool.
-pub fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     2 * SHAPE.layers * SHAPE.row() * 32 * 4
 }
 
 /// Everything a generation puts out.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Output {
-    pub tokens: Vec<u32>,
-    pub text: String,
-    pub bytes: Vec<u8>,
-    pub logprobs: Vec<tinyllm_engine::Logprobs>,
-    pub finish: Finish,
+pub(crate) struct Output {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) logprobs: Vec<tinyllm_engine::Logprobs>,
+    pub(crate) finish: Finish,
 }
 
-pub fn collect(generation: &Generation) -> Result<Output, EngineError> {
+pub(crate) fn collect(generation: &Generation) -> Result<Output, EngineError> {
     let mut all = Batch::default();
     while let Some(batch) = block_on(generation.next_batch())? {
         assert!(all.finish.is_none(), "nothing follows the end");
@@ -190,17 +201,17 @@ pub fn collect(generation: &Generation) -> Result<Output, EngineError> {
     })
 }
 
-pub fn generate(core: &EngineCore, request: Request) -> Result<Output, EngineError> {
+pub(crate) fn generate(core: &EngineCore, request: Request) -> Result<Output, EngineError> {
     collect(&core.submit(request)?)
 }
 
 /// A prompt of these bytes.
-pub fn prompt(text: &str) -> Vec<u32> {
+pub(crate) fn prompt(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
 /// Counts panics that tests cause on purpose, keeping them off the terminal.
-pub fn silence_panics() -> Arc<AtomicUsize> {
+pub(crate) fn silence_panics() -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&count);
     std::panic::set_hook(Box::new(move |_| {
