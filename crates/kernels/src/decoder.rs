@@ -167,9 +167,9 @@ impl Decoder {
         }
     }
 
-    /// Bytes of the packed weights.
-    pub fn weight_bytes(&self) -> usize {
-        self.weights.bytes()
+    /// The packed weights.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     /// Elements of a row of logits as [`logits`](Self::logits) lays them out: the vocabulary,

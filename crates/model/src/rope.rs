@@ -31,6 +31,11 @@ impl Rope {
         Self { style: spec.rope_style, head_dim: spec.head_dim, frequencies }
     }
 
+    /// Radians per position of each pair.
+    pub(crate) fn frequencies(&self) -> &[f64] {
+        &self.frequencies
+    }
+
     pub(crate) fn angles(&self, positions: impl Iterator<Item = usize>) -> Angles {
         let (mut cos, mut sin) = (Vec::new(), Vec::new());
         for position in positions {

@@ -1,0 +1,179 @@
+//! The packed forward pass against an independent f32 implementation's logits, and against itself.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tinyllm_kernels::{Cpu, KvPool, PageId};
+use tinyllm_model::{Feed, Gguf, Logits, PackedModel};
+use tinyllm_testkit::test_models;
+
+/// Mean squared error over mean square.
+const NMSE_MAX: f64 = 1e-3;
+/// Where the two best logits are closer than this, either may come first.
+const GAP_MIN: f64 = 0.15;
+
+fn golden(model: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/logits.json");
+    let golden: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    golden["models"][model].as_array().unwrap().clone()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|float| float.as_f64().unwrap()).collect()
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.unwrap().0 as u32
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// One sequence with its own pages.
+struct Sequence {
+    pages: Vec<PageId>,
+    len: usize,
+}
+
+impl Sequence {
+    fn new(pool: &KvPool, positions: usize) -> Self {
+        Self { pages: pool.allocate_many(positions.div_ceil(32)).unwrap(), len: 0 }
+    }
+
+    fn feed(
+        &mut self,
+        model: &PackedModel,
+        pool: &KvPool,
+        tokens: &[u32],
+        logits: Logits<'_>,
+    ) -> Vec<f32> {
+        let feed = Feed { tokens, position: self.len, pages: &self.pages, logits };
+        self.len += tokens.len();
+        model.step(&[feed], pool).unwrap().remove(0)
+    }
+}
+
+fn matches_golden(path: &Path, name: &str, cpu: Cpu) {
+    let model = PackedModel::load(&Gguf::open(path).unwrap(), cpu, 2).unwrap();
+    let (mut error, mut power) = (0.0, 0.0);
+    let mut worst = 0.0_f64;
+    for case in golden(name) {
+        let prompt = ids(&case["ids"]);
+        let pool = KvPool::new(model.kv_shape(), 64).unwrap();
+        let mut sequence = Sequence::new(&pool, prompt.len());
+        let all = sequence.feed(&model, &pool, &prompt, Logits::All);
+        let rows: Vec<&[f32]> = all.chunks_exact(model.vocab_size()).collect();
+        assert_eq!(rows.len(), prompt.len());
+        for expected in case["positions"].as_array().unwrap() {
+            let position = expected["position"].as_u64().unwrap() as usize;
+            let (mut e, mut p) = (0.0, 0.0);
+            for (ids_key, logits_key) in
+                [("top_ids", "top_logits"), ("sample_ids", "sample_logits")]
+            {
+                let values = floats(&expected[logits_key]);
+                for (id, value) in ids(&expected[ids_key]).into_iter().zip(values) {
+                    e += (f64::from(rows[position][id as usize]) - value).powi(2);
+                    p += value.powi(2);
+                }
+            }
+            worst = worst.max(e / p);
+            (error, power) = (error + e, power + p);
+            assert!(e / p < NMSE_MAX, "{} at {position}: NMSE {}", case["prompt"], e / p);
+            let top = floats(&expected["top_logits"]);
+            if top[0] - top[1] > GAP_MIN {
+                let best = ids(&expected["top_ids"])[0];
+                assert_eq!(argmax(rows[position]), best, "{} at {position}", case["prompt"]);
+            }
+        }
+    }
+    println!("{name} {:?}: NMSE {} (worst position {worst})", cpu.tier(), error / power);
+}
+
+#[test]
+fn smollm2_computes_the_golden_logits() {
+    matches_golden(&test_models::smollm2(), "smollm2-135m-instruct", Cpu::detect());
+}
+
+#[test]
+fn qwen_coder_computes_the_golden_logits() {
+    matches_golden(&test_models::qwen_coder(), "qwen2.5-coder-0.5b-instruct", Cpu::detect());
+}
+
+#[test]
+fn logits_depend_on_a_sequences_own_tokens_alone() {
+    let gguf = Gguf::open(test_models::smollm2()).unwrap();
+    let model = PackedModel::load(&gguf, Cpu::detect(), 2).unwrap();
+    let vocab = model.vocab_size() as u32;
+    let tokens: Vec<u32> = (0..530).map(|i| (i * i * 37 + 11 * i + 5) % vocab).collect();
+    let pool = KvPool::new(model.kv_shape(), 128).unwrap();
+    let mut whole = Sequence::new(&pool, tokens.len());
+    whole.feed(&model, &pool, &tokens[..500], Logits::None);
+    let expected: Vec<Vec<u32>> = tokens[500..]
+        .iter()
+        .map(|&token| bits(&whole.feed(&model, &pool, &[token], Logits::Last)))
+        .collect();
+
+    // In chunks, among other sequences, with one thread, and on every tier that is fast enough.
+    for cpu in Cpu::available().into_iter().skip(1) {
+        let other = PackedModel::load(&gguf, cpu, 1).unwrap();
+        for (model, chunk) in [(&other, 512), (&model, 64), (&model, 7)] {
+            let mut sequence = Sequence::new(&pool, tokens.len());
+            for chunk in tokens[..516].chunks(chunk) {
+                sequence.feed(model, &pool, chunk, Logits::None);
+            }
+            let rows = sequence.feed(model, &pool, &tokens[516..], Logits::All);
+            for (row, expected) in rows.chunks_exact(vocab as usize).zip(&expected[16..]) {
+                assert_eq!(&bits(row), expected, "{:?}, chunks of {chunk}", cpu.tier());
+            }
+            for page in sequence.pages {
+                pool.release(page).unwrap();
+            }
+        }
+    }
+    let mut one = Sequence::new(&pool, 40);
+    let mut mates: Vec<Sequence> = (0..31).map(|_| Sequence::new(&pool, 40)).collect();
+    let mut alone = Sequence::new(&pool, 40);
+    for step in 0..40 {
+        let expected = alone.feed(&model, &pool, &tokens[step..=step], Logits::Last);
+        let mut feeds = vec![Feed {
+            tokens: &tokens[step..=step],
+            position: one.len,
+            pages: &one.pages,
+            logits: Logits::Last,
+        }];
+        for (i, mate) in mates.iter().enumerate().filter(|(i, _)| step % (i + 1) == 0) {
+            feeds.push(Feed {
+                tokens: &tokens[i + step..=i + step],
+                position: mate.len,
+                pages: &mate.pages,
+                logits: if i % 2 == 0 { Logits::None } else { Logits::Only(&[3, 70, 3]) },
+            });
+        }
+        let rows = model.step(&feeds, &pool).unwrap();
+        assert_eq!(bits(&rows[0]), bits(&expected), "step {step}");
+        one.len += 1;
+        for (i, mate) in mates.iter_mut().enumerate() {
+            mate.len += usize::from(step % (i + 1) == 0);
+        }
+    }
+}
+
+#[test]
+fn some_logits_are_bit_equal_to_the_same_of_all() {
+    let model = PackedModel::load(&Gguf::open(test_models::smollm2()).unwrap(), Cpu::detect(), 2);
+    let model = model.unwrap();
+    let pool = KvPool::new(model.kv_shape(), 4).unwrap();
+    let tokens = [1, 4093, 198, 19556, 905];
+    let all = Sequence::new(&pool, 5).feed(&model, &pool, &tokens, Logits::Last);
+    let wanted = [0, 49151, 17, 18, 30000, 17];
+    let some = Sequence::new(&pool, 5).feed(&model, &pool, &tokens, Logits::Only(&wanted));
+    let expected: Vec<f32> = wanted.iter().map(|&id| all[id as usize]).collect();
+    assert_eq!(bits(&some), bits(&expected));
+}
