@@ -3,7 +3,7 @@
  * the two builds would be compiled twice, and everything above it, which with candle takes minutes.
  */
 import { spawnSync } from 'node:child_process'
-import { root } from './setup.mjs'
+import { hostTarget, root } from './setup.mjs'
 
 /** The library files cargo names for the crates of one build, by package. */
 function artefacts(args) {
@@ -23,8 +23,10 @@ function artefacts(args) {
   return files
 }
 
-const addon = artefacts(['build', '--release', '-p', 'tinyllm-node'])
-const tests = artefacts(['test', '--release', '--workspace', '--no-run'])
+// The commands of `npm run build:native` (napi adds the target) and of `npm test`.
+const target = ['--release', '--target', hostTarget()]
+const addon = artefacts(['build', '-p', 'tinyllm-node', ...target])
+const tests = artefacts(['test', '--workspace', '--no-run', ...target])
 const failures = []
 for (const [id, files] of addon) {
   const name = /([^/#]+)#?[^#]*$/.exec(id)?.[0] ?? id

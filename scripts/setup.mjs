@@ -64,6 +64,14 @@ function checkRust() {
     )
 }
 
+/**
+ * The triple of this machine. napi builds the addon with an explicit `--target`, which has a folder of its own in
+ * target/; cargo commands that are to share what was compiled for it must name the target too.
+ */
+export function hostTarget() {
+  return /^host: (.+)$/m.exec(spawnSync('rustc', ['-vV'], { encoding: 'utf8' }).stdout)[1]
+}
+
 const readText = (file) => readFileSync(path.join(root, file), 'utf8')
 const readJson = (file) => JSON.parse(readText(file))
 

@@ -5,7 +5,7 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
-import { root, run, setUp } from './setup.mjs'
+import { hostTarget, root, run, setUp } from './setup.mjs'
 
 const jestArguments = process.argv.slice(2)
 
@@ -31,14 +31,8 @@ for (const [variable, args] of Object.entries(models)) {
 /** Runs `cargo test` and counts what its test binaries report. */
 function testRust() {
   return new Promise((resolve) => {
-    const args = [
-      'test',
-      '--release',
-      '--workspace',
-      '--no-fail-fast',
-      '--color',
-      process.stdout.isTTY ? 'always' : 'never',
-    ]
+    const color = process.stdout.isTTY ? 'always' : 'never'
+    const args = ['test', '--release', '--workspace', '--target', hostTarget(), '--no-fail-fast', '--color', color]
     const child = spawn('cargo', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] })
     let output = ''
     child.stdout.on('data', (chunk) => {
