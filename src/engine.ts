@@ -2,16 +2,18 @@
  * The engine: a model in this process. {@link load} starts one; {@link Engine.generate} and {@link Engine.stream}
  * make text with it. Inference runs on the engine's own thread and never blocks the event loop.
  */
+import { EventEmitter } from 'node:events'
 import { chat, type ChatOptions, type ChatResult, type ChatStream, streamChat } from './chat/chat.js'
 import { runTools, type RunToolsOptions, type RunToolsResult } from './chat/run_tools.js'
 import type { RunnableTool, ToolDefinition } from './chat/tools.js'
+import { type Conversation, type ConversationOptions, LiveConversation } from './conversation.js'
 import { AbortError, EngineClosedError, InvalidRequestError } from './errors.js'
 import { RunningGeneration } from './generation.js'
 import type { Grammar } from './grammar.js'
 import { resolveModel } from './models/index.js'
 import type { PullProgress } from './models/index.js'
-import { loadEngine, unwrap, type NativeEngine } from './native.js'
-import { toIds, toNativeRequest } from './request.js'
+import { loadEngine, unwrap, type NativeEngine, type NativeGeneration } from './native.js'
+import { toIds, toNativeLoadOptions, toNativeRequest } from './request.js'
 
 export interface LoadOptions {
   /** Positions kept for one sequence, prompt and answer together. Default: what the model was trained for, at most 8192. */
@@ -178,6 +180,47 @@ export interface EngineInfo {
   readonly endTokenIds: readonly number[]
 }
 
+/** Counters since the load; `running`, `waiting` and the pages say how it is now. */
+export interface EngineStats {
+  readonly requests: number
+  readonly finished: number
+  readonly cancelled: number
+  readonly failed: number
+  /** Forward steps, and the token positions computed in them. */
+  readonly steps: number
+  readonly forwardTokens: number
+  readonly promptTokens: number
+  /** Prompt tokens found computed already. */
+  readonly cachedTokens: number
+  readonly completionTokens: number
+  /** Tokens that were the only ones the grammar allowed, and cost no sampling. */
+  readonly forcedTokens: number
+  /** Times a sequence gave its pages up for another. */
+  readonly preemptions: number
+  /** Pages the prefix cache gave up. */
+  readonly evictions: number
+  readonly running: number
+  readonly waiting: number
+  /** Pages of keys and values, 32 positions each. */
+  readonly pagesUsed: number
+  readonly pagesCached: number
+  readonly pagesTotal: number
+  /** Compiled grammars kept for reuse, and their bytes. */
+  readonly grammars: number
+  readonly grammarBytes: number
+}
+
+/** How a generation went, for metrics. */
+export interface GenerationEvent {
+  readonly outcome: 'stop' | 'length' | 'cancelled' | 'failed'
+  /** Absent when it was cancelled or failed. */
+  readonly usage?: Usage
+  /** From submission to the first chunk; absent when none came. */
+  readonly firstChunkMs?: number
+  /** From submission to the end. */
+  readonly totalMs: number
+}
+
 export interface Engine extends AsyncDisposable {
   readonly info: EngineInfo
   generate<T = unknown>(request: GenerateRequest<T>): Promise<GenerateResult<T>>
@@ -192,6 +235,11 @@ export interface Engine extends AsyncDisposable {
   streamChat<const T extends ToolDefinition>(options: ChatOptions<T>): ChatStream<T>
   /** Answers, runs what is called, tells the results, until an answer calls nothing. */
   runTools<const T extends RunnableTool>(options: RunToolsOptions<T>): Promise<RunToolsResult<T>>
+  /** A conversation that keeps its history; what was computed for it is found again. */
+  createChat(options?: ConversationOptions): Conversation
+  stats(): EngineStats
+  /** Calls back at the end of every generation. Gives the function that ends this. */
+  onGeneration(listener: (event: GenerationEvent) => void): () => void
   /** Stops intake, cancels what runs, frees the model. May be called again. */
   close(): Promise<void>
 }
@@ -204,7 +252,8 @@ export async function load(model: string, options: LoadOptions = {}): Promise<En
   if (typeof model !== 'string' || model === '') {
     throw new InvalidRequestError('load() takes the path or the name of a model', { details: { param: 'model' } })
   }
-  const { onProgress, signal, ...native } = options
+  const { onProgress, signal, ...rest } = options
+  const native = toNativeLoadOptions(rest)
   if (signal?.aborted) throw new AbortError(undefined, { cause: signal.reason })
   const { path, name } = await resolveModel(model, { onProgress, signal })
   const engine = new LoadedEngine(await loadEngine(path, native), name)
@@ -218,6 +267,7 @@ export async function load(model: string, options: LoadOptions = {}): Promise<En
 class LoadedEngine implements Engine {
   readonly info: EngineInfo
   readonly #native: NativeEngine
+  readonly #events = new EventEmitter<{ generation: [GenerationEvent] }>()
   #closing: Promise<void> | undefined
 
   constructor(native: NativeEngine, name: string) {
@@ -230,7 +280,7 @@ class LoadedEngine implements Engine {
   }
 
   stream<T>(request: GenerateRequest<T>): Generation<T> {
-    return new RunningGeneration<T>(request, async () => {
+    const start = async (): Promise<NativeGeneration> => {
       this.#open()
       const native = toNativeRequest(request)
       if (request.messages !== undefined) {
@@ -238,7 +288,8 @@ class LoadedEngine implements Engine {
         native.prompt = ids
       }
       return unwrap(this.#open().submit(native))
-    })
+    }
+    return new RunningGeneration<T>(request, start, (event) => this.#events.emit('generation', event))
   }
 
   tokenize(text: string, options: { readonly special?: boolean } = {}): Uint32Array {
@@ -266,6 +317,19 @@ class LoadedEngine implements Engine {
 
   runTools<const T extends RunnableTool>(options: RunToolsOptions<T>): Promise<RunToolsResult<T>> {
     return runTools(this, options)
+  }
+
+  createChat(options: ConversationOptions = {}): Conversation {
+    return new LiveConversation(this, options)
+  }
+
+  stats(): EngineStats {
+    return this.#native.stats()
+  }
+
+  onGeneration(listener: (event: GenerationEvent) => void): () => void {
+    this.#events.on('generation', listener)
+    return () => this.#events.off('generation', listener)
   }
 
   close(): Promise<void> {

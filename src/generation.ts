@@ -2,7 +2,15 @@
  * A generation as an async iterable: pulls batches from the native side, ends it when the consumer leaves or the
  * caller's signal fires, and gathers the result on the way.
  */
-import type { Chunk, GenerateRequest, GenerateResult, Generation, TokenLogprob } from './engine.js'
+import type {
+  Chunk,
+  GenerateRequest,
+  GenerateResult,
+  Generation,
+  GenerationEvent,
+  TokenLogprob,
+  Usage,
+} from './engine.js'
 import { AbortError, InvalidRequestError, TinyLlmError } from './errors.js'
 import type { Grammar } from './grammar.js'
 import { unwrap, type NativeFinish, type NativeGeneration } from './native.js'
@@ -17,8 +25,16 @@ export class RunningGeneration<T> implements Generation<T> {
   #taken = false
   readonly #parts = new Parts()
   readonly #finish = new Deferred<NativeFinish>()
+  readonly #report: (event: GenerationEvent) => void
+  readonly #submitted = performance.now()
+  #firstChunk: number | undefined
 
-  constructor(request: GenerateRequest<T>, start: () => Promise<NativeGeneration>) {
+  constructor(
+    request: GenerateRequest<T>,
+    start: () => Promise<NativeGeneration>,
+    report: (event: GenerationEvent) => void,
+  ) {
+    this.#report = report
     this.#grammar = request?.grammar
     this.#signal = request?.signal
     this.#started = this.#start(start)
@@ -70,17 +86,13 @@ export class RunningGeneration<T> implements Generation<T> {
       tokens: Uint32Array.from(tokens),
       finishReason: finish.reason as 'stop' | 'length',
       ...(finish.complete === undefined ? {} : { complete: finish.complete }),
-      usage: {
-        promptTokens: finish.promptTokens,
-        completionTokens: finish.completionTokens,
-        totalTokens: finish.promptTokens + finish.completionTokens,
-        cachedTokens: finish.cachedTokens,
-      },
+      usage: usageOf(finish),
       ...(logprobs === undefined ? {} : { logprobs }),
     }
   }
 
   async *#chunks(): AsyncGenerator<Chunk, void, undefined> {
+    let end: NativeFinish | 'cancelled' | 'failed' = 'cancelled'
     try {
       const native = await this.#started
       for (;;) {
@@ -88,14 +100,20 @@ export class RunningGeneration<T> implements Generation<T> {
         const { tokens, text, bytes, finish } = batch
         const logprobs = batch.logprobs.length > 0 ? batch.logprobs : undefined
         this.#parts.add(tokens, text, logprobs)
-        if (finish !== undefined) this.#finish.resolve(finish)
+        if (finish !== undefined) {
+          end = finish
+          this.#finish.resolve(finish)
+        }
         if (tokens.length > 0 || text !== '') {
+          this.#firstChunk ??= performance.now()
           yield logprobs === undefined ? { tokens, text, bytes } : { tokens, text, bytes, logprobs }
         }
         if (finish !== undefined) return
       }
     } catch (error) {
-      const reason = TinyLlmError.is(error) && error.code === 'ERR_TINYLLM_ABORTED' ? this.#abortError() : error
+      const aborted = TinyLlmError.is(error) && error.code === 'ERR_TINYLLM_ABORTED'
+      if (!aborted) end = 'failed'
+      const reason = aborted ? this.#abortError() : error
       this.#finish.reject(reason)
       throw reason
     } finally {
@@ -103,13 +121,29 @@ export class RunningGeneration<T> implements Generation<T> {
       this.cancel()
       this.#signal?.removeEventListener('abort', this.#onAbort)
       this.#finish.reject(this.#abortError())
+      this.#ended(end)
     }
+  }
+
+  #ended(end: NativeFinish | 'cancelled' | 'failed'): void {
+    const since = (time: number): number => time - this.#submitted
+    this.#report({
+      ...(typeof end === 'string'
+        ? { outcome: end }
+        : { outcome: end.reason as 'stop' | 'length', usage: usageOf(end) }),
+      ...(this.#firstChunk === undefined ? {} : { firstChunkMs: since(this.#firstChunk) }),
+      totalMs: since(performance.now()),
+    })
   }
 
   #abortError(): AbortError {
     const signal = this.#signal
     return new AbortError(undefined, signal?.aborted ? { cause: signal.reason } : {})
   }
+}
+
+function usageOf({ promptTokens, completionTokens, cachedTokens }: NativeFinish): Usage {
+  return { promptTokens, completionTokens, totalTokens: promptTokens + completionTokens, cachedTokens }
 }
 
 class Deferred<T> {

@@ -20,14 +20,17 @@ export {
   type ToolDefinition,
   type TypedCall,
 } from './chat/index.js'
+export type { Conversation, ConversationOptions, TurnRequest } from './conversation.js'
 export {
   type ChatMessage,
   type Chunk,
   type Engine,
   type EngineInfo,
+  type EngineStats,
   type GenerateRequest,
   type GenerateResult,
   type Generation,
+  type GenerationEvent,
   load,
   type LoadOptions,
   type RenderChatRequest,

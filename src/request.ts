@@ -3,8 +3,8 @@
  * Ranges that need the model (the context, token ids) are checked there.
  */
 import { InvalidRequestError } from './errors.js'
-import type { GenerateRequest } from './engine.js'
-import type { NativeRequest } from './native.js'
+import type { GenerateRequest, LoadOptions } from './engine.js'
+import type { NativeLoadOptions, NativeRequest } from './native.js'
 
 const MAX_U32 = 2 ** 32 - 1
 const MAX_U64 = 2n ** 64n - 1n
@@ -133,4 +133,31 @@ function convert(native: Record<string, unknown>, key: string, value: unknown): 
     default:
       throw new InvalidRequestError(`${key} is not a member of a request`, { details: { param: key } })
   }
+}
+
+const bytes = integer(0, Number.MAX_SAFE_INTEGER)
+
+const LOAD_CHECKS: Partial<Record<keyof LoadOptions, Check>> = {
+  contextLength: integer(2, MAX_U32),
+  device: (value, param) => (typeof value === 'string' ? value : refuse(param, 'the name of a device, such as "cpu"')),
+  threads: integer(1, 1024),
+  parallel: integer(1, 4096),
+  maxQueue: integer(0, 65536),
+  kvBytes: bytes,
+  prefillChunk: integer(1, MAX_U32),
+  grammarCacheBytes: bytes,
+}
+
+/** Checks the options of `load` that the native part takes. */
+export function toNativeLoadOptions(options: LoadOptions): NativeLoadOptions {
+  const native: Record<string, unknown> = {}
+  for (const [key, value] of Object.entries(options)) {
+    if (value === undefined) continue
+    const check = LOAD_CHECKS[key as keyof LoadOptions]
+    if (check === undefined) {
+      throw new InvalidRequestError(`${key} is not an option of load()`, { details: { param: key } })
+    }
+    native[key] = check(value, key)
+  }
+  return native as NativeLoadOptions
 }

@@ -15,7 +15,7 @@ import { renderPrompt } from '../tools/render.js'
 import type { ToolRequest } from '../tools/request.js'
 
 /** What generates text: an engine, or whatever does the same. The chats here are built on it. */
-export type TextEngine = Omit<Engine, 'chat' | 'streamChat' | 'runTools'>
+export type TextEngine = Omit<Engine, 'chat' | 'streamChat' | 'runTools' | 'createChat' | 'stats' | 'onGeneration'>
 
 /** What an answer needs to know. */
 export interface ChatPlan {
