@@ -36,7 +36,9 @@ export class RunningGeneration<T> implements Generation<T> {
   ) {
     this.#report = report
     this.#grammar = request?.grammar
-    this.#signal = request?.signal
+    // What is no signal is refused when the request is checked.
+    const signal: Partial<AbortSignal> | undefined = request?.signal
+    this.#signal = typeof signal?.addEventListener === 'function' ? request.signal : undefined
     this.#started = this.#start(start)
     // Errors surface where the generation is consumed; nobody may ever ask for the other promise.
     this.#started.catch(() => undefined)
