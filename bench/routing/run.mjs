@@ -1,0 +1,104 @@
+// Routed decisions of a real model, counted:
+//
+//   npm run bench:routing [-- --model NAME_OR_PATH] [--json]
+//
+// 100 prompts over four catalogues, 24 of which need no tool. Every reply that was not cut must parse and validate (the
+// grammar guarantees it, and this counts it with the strict parser and an independent validator); cut ones are failed
+// routes; the rate of right actions is the model's judgement, which nothing guarantees. The same prompts go through native
+// tool calling (`tool_choice: auto`), to compare what a decision costs.
+import { readFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import { chat, load } from '../../dist/index.mjs'
+import { parseRoute, route, routeToolNames } from '../../dist/routing/index.mjs'
+
+const { values: options } = parseArgs({
+  options: {
+    model: { type: 'string', default: 'smollm2-135m-instruct' },
+    json: { type: 'boolean', default: false },
+    // Bounds the native replies, which nothing else does.
+    'native-tokens': { type: 'string', default: '128' },
+  },
+})
+const CAP = 96
+const NATIVE_CAP = Number(options['native-tokens'])
+const catalogues = JSON.parse(readFileSync(new URL('prompts.json', import.meta.url), 'utf8'))
+const engine = await load(options.model, { contextLength: 2048 })
+
+const describe = ({ function: { name, description, parameters } }) =>
+  `- ${name}${description ? `: ${description}` : ''} Arguments: ${JSON.stringify(parameters?.properties ?? {})}`
+const systemOf = (tools) =>
+  `Choose the next action for the user's message. Actions:\n${tools.map(describe).join('\n')}\n- none: no action is needed.`
+
+const rows = []
+for (const { name, tools, prompts } of catalogues) {
+  const names = routeToolNames(tools)
+  const checks = new Map(
+    tools.map(({ function: f }) => [
+      f.name,
+      new Ajv2020({ strict: false }).compile(f.parameters ?? { maxProperties: 0 }),
+    ]),
+  )
+  const grammar = route(tools, { maxStringLength: 60 })
+  const row = { catalogue: name, prompts: 0, cut: 0, valid: 0, invalid: 0, right: 0, none: 0, noneRight: 0 }
+  Object.assign(row, { tokens: 0, nativeRight: 0, nativeValid: 0, nativeCalls: 0, nativeTokens: 0, nativeCut: 0 })
+  for (const [index, [text, expected]] of prompts.entries()) {
+    const messages = [
+      { role: 'system', content: systemOf(tools) },
+      { role: 'user', content: text },
+    ]
+    const sampling = { seed: index, temperature: 0.7 }
+    const reply = await engine.generate({ messages, grammar, maxTokens: CAP, ...sampling }).catch((error) => error)
+    row.prompts += 1
+    row.tokens += reply.usage.completionTokens
+    row.none += expected === 'none' ? 1 : 0
+    if (reply.finishReason === 'length') {
+      row.cut += 1
+    } else {
+      const action = parseRoute(reply.text, names)
+      const valid = action.ok && (action.tool === 'none' || checks.get(action.tool)(action.arguments))
+      row[valid ? 'valid' : 'invalid'] += 1
+      if (valid && action.tool === expected) {
+        row.right += 1
+        row.noneRight += expected === 'none' ? 1 : 0
+      }
+    }
+    const native = await chat(engine, {
+      messages: [{ role: 'user', content: text }],
+      tools: tools.map(({ function: f }) => f),
+      parallelToolCalls: false,
+      maxTokens: NATIVE_CAP,
+      ...sampling,
+    })
+    row.nativeTokens += native.usage.completionTokens
+    row.nativeCut += native.finishReason === 'length' ? 1 : 0
+    const [call] = native.calls
+    row.nativeCalls += call === undefined ? 0 : 1
+    row.nativeValid += call !== undefined && checks.get(call.name)(call.arguments) ? 1 : 0
+    row.nativeRight += (call?.name ?? 'none') === expected && native.finishReason !== 'length' ? 1 : 0
+  }
+  rows.push(row)
+}
+const { name: model } = engine.info
+await engine.close()
+
+const total = { catalogue: 'all' }
+for (const key of Object.keys(rows[0]).filter((key) => key !== 'catalogue')) {
+  total[key] = rows.reduce((sum, row) => sum + row[key], 0)
+}
+if (options.json) {
+  console.log(JSON.stringify({ model, rows, total }))
+} else {
+  console.log(`${model}: routed decisions, at most ${CAP} tokens each; native tool calling, at most ${NATIVE_CAP}\n`)
+  console.log(
+    '| catalogue | prompts | cut | valid | invalid | right action | right `none` | tokens/decision | native: calls (valid) | native: right | native: cut | native: tokens/decision |',
+  )
+  console.log('|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|')
+  for (const r of [...rows, total]) {
+    const per = (tokens) => (tokens / r.prompts).toFixed(1)
+    console.log(
+      `| ${r.catalogue} | ${r.prompts} | ${r.cut} | ${r.valid} | ${r.invalid} | ${r.right} | ${r.noneRight} of ${r.none} | ${per(r.tokens)} | ${r.nativeCalls} (${r.nativeValid}) | ${r.nativeRight} | ${r.nativeCut} | ${per(r.nativeTokens)} |`,
+    )
+  }
+}
+if (total.invalid > 0) process.exitCode = 1
