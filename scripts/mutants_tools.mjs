@@ -7,6 +7,7 @@ import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, wr
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { format } from 'prettier'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
@@ -172,7 +173,10 @@ try {
     console.log(`${passed ? 'SURVIVED' : 'killed  '}  ${mutant.name.padEnd(16)} ${mutant.test}`)
     return { ...mutant, killed: !passed }
   })
-  if (wanted === undefined) writeFileSync(join(root, 'docs', 'mutants-tools.md'), table(rows))
+  if (wanted === undefined) {
+    const text = await format(table(rows), { parser: 'markdown', printWidth: 120 })
+    writeFileSync(join(root, 'docs', 'mutants-tools.md'), text)
+  }
   process.exitCode = rows.every(({ killed }) => killed) ? 0 : 1
 } finally {
   rmSync(copy, { recursive: true, force: true })
