@@ -22,16 +22,7 @@ export interface Said {
 export type Script = (request: GenerateRequest, prompt: string) => string | Said | Error | AsyncIterable<string>
 
 export class FakeEngine implements TextEngine {
-  readonly info = {
-    name: 'fake-model',
-    path: '/nowhere',
-    architecture: 'fake',
-    vocabSize: 0x11_0000,
-    contextLength: 4096,
-    trainedContextLength: 4096,
-    hasChatTemplate: true,
-    endTokenIds: [],
-  }
+  readonly info = { name: 'fake-model', contextLength: 4096 }
   /** What was asked, in order. */
   readonly asked: { request: GenerateRequest; prompt: string }[] = []
   /** Generations that were aborted. */
@@ -42,10 +33,6 @@ export class FakeEngine implements TextEngine {
     private readonly script: Script = () => 'Hello there.',
     private readonly pieceLength = 3,
   ) {}
-
-  async generate<T>(request: GenerateRequest<T>): Promise<GenerateResult<T>> {
-    return await this.stream(request).final()
-  }
 
   stream<T>(request: GenerateRequest<T>): Generation<T> {
     const prompt = typeof request.prompt === 'string' ? request.prompt : this.detokenize(request.prompt ?? [])
@@ -129,14 +116,6 @@ export class FakeEngine implements TextEngine {
       messages.map(({ role, content }) => `[${role}]${content as string}\n`).join('') +
       (addGenerationPrompt ? '[assistant]' : '')
     return Promise.resolve({ text, segments: [{ text, special: false }], ids: this.tokenize(text) })
-  }
-
-  close(): Promise<void> {
-    return Promise.resolve()
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
   }
 }
 

@@ -3,7 +3,7 @@
  * and for programs that use the engine directly. {@link prepareChat} renders and describes, {@link answer} generates
  * and parses.
  */
-import type { Engine, GenerateRequest, TokenLogprob, Usage } from '../engine.js'
+import type { Engine, EngineInfo, GenerateRequest, TokenLogprob, Usage } from '../engine.js'
 import { ContextLengthError } from '../errors.js'
 import { grammar as asGrammar } from '../grammar.js'
 import type { Sampling } from '../openai/request.js'
@@ -15,7 +15,9 @@ import { renderPrompt } from '../tools/render.js'
 import type { ToolRequest } from '../tools/request.js'
 
 /** What generates text: an engine, or whatever does the same. The chats here are built on it. */
-export type TextEngine = Omit<Engine, 'chat' | 'streamChat' | 'runTools' | 'createChat' | 'stats' | 'onGeneration'>
+export type TextEngine = Pick<Engine, 'stream' | 'renderChat' | 'tokenize' | 'detokenize'> & {
+  readonly info: Pick<EngineInfo, 'name' | 'contextLength'>
+}
 
 /** What an answer needs to know. */
 export interface ChatPlan {
@@ -56,7 +58,7 @@ export interface AnswerPiece {
 }
 
 export async function prepareChat(
-  engine: Pick<Engine, 'renderChat' | 'info'>,
+  engine: Pick<TextEngine, 'renderChat' | 'info'>,
   plan: ChatPlan,
   requestId: string,
   format: ToolFormat = compactFormat,
