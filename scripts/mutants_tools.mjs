@@ -17,7 +17,7 @@ const mutants = [
     name: 's12',
     promise: 'parameters outside the subset are accepted',
     file: 'src/tools/request.ts',
-    find: 'checkSchema(schema, profile, `${at}.function.parameters`)',
+    find: "checkSchema(schema, profile, `${at}.function.parameters`, 'tools')",
     replace: '',
     test: 'parse_tool_request_hand_example',
   },

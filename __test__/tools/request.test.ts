@@ -138,6 +138,14 @@ describe('parse_tool_request_hand_example', () => {
   })
 })
 
+test('a schema inside the subset whose grammar cannot be built is 422 for the tools', () => {
+  const array = (most: string) =>
+    `{"type":"object","properties":{"a":{"type":"array","items":{"type":"null"},"maxItems":${most}}},"required":["a"]}`
+  const body = (most: string) => `{"tools":[${weatherTool()},${weatherTool('f', array(most))}]}`
+  expect(parseToolRequest(body('257'), strictProfile).tools).toHaveLength(2)
+  expect(failure(body('258'))).toMatchObject({ status: 422, param: 'tools', code: 'unsupported_parameter' })
+})
+
 describe('the full profile', () => {
   const bounded = '{"type":"object","properties":{"n":{"type":"integer","minimum":0}}}'
 

@@ -3,8 +3,7 @@
  * Schemas stay the text they were written as, since the order of their properties is part of the language.
  */
 import { TinyLlmError } from '../errors.js'
-import type { GrammarDescription } from '../grammar.js'
-import { checkGrammar } from '../native.js'
+import { checkGrammar, schemaToRegex } from '../native.js'
 import {
   kindName,
   member,
@@ -112,7 +111,7 @@ function readTool(body: Body, item: JsonValue, at: string, profile: Profile): To
   const description = member(declared, 'description')
   const parameters = member(declared, 'parameters')
   const schema = parameters === undefined ? NO_PARAMETERS : sliceOf(body.text, parameters)
-  checkSchema(schema, profile, `${at}.function.parameters`)
+  checkSchema(schema, profile, `${at}.function.parameters`, 'tools')
   if (profile.toolStrict) {
     const strict = member(declared, 'strict')
     if (strict !== undefined && strict.kind !== 'bool') {
@@ -126,19 +125,31 @@ function readTool(body: Body, item: JsonValue, at: string, profile: Profile): To
   }
 }
 
-/** Refuses a schema that the profile's front end cannot enforce, with its own words about where and why. */
-function checkSchema(schema: string, profile: Profile, param: string): void {
-  check({ type: 'schema', schema, subset: profile.subset, whitespace: 'compact' }, param)
-}
-
-function check(description: GrammarDescription, param: string): void {
+/**
+ * Refuses a schema that the profile's front end cannot enforce, with its own words about where and why. One that is
+ * inside the subset and only too large is the whole field's trouble (`tooLarge`), as when it is found on compiling.
+ */
+function checkSchema(schema: string, profile: Profile, param: string, tooLarge: string): void {
   try {
-    checkGrammar(description)
+    checkGrammar({ type: 'schema', schema, subset: profile.subset, whitespace: 'compact' })
   } catch (error) {
     if (!TinyLlmError.is(error)) throw error
     const { pointer } = error.details
     const where = pointer === undefined || pointer === '' || error.message.includes(pointer) ? '' : ` (at "${pointer}")`
-    throw unsupported(param, `${param}: ${error.message}${where}`, error)
+    throw unsupported(isInside(schema, profile, error) ? tooLarge : param, `${param}: ${error.message}${where}`, error)
+  }
+}
+
+/** Whether a refused schema is inside the subset, and only its automaton cannot be built. */
+function isInside(schema: string, profile: Profile, error: TinyLlmError): boolean {
+  if (error.code === 'ERR_TINYLLM_GRAMMAR_LIMIT') return true
+  if (profile.subset !== 'strict') return false
+  try {
+    // The strict subset is what has a pattern; that some patterns cannot be compiled comes after.
+    schemaToRegex(schema)
+    return true
+  } catch {
+    return false
   }
 }
 
@@ -223,7 +234,7 @@ function readJsonSchema(body: Body, format: JsonObject, profile: Profile): Respo
   const schema = member(declared, 'schema')
   if (schema === undefined) return { type: 'json_schema', schema: null }
   const text = sliceOf(body.text, schema)
-  checkSchema(text, profile, param)
+  checkSchema(text, profile, param, param)
   return { type: 'json_schema', schema: text }
 }
 
