@@ -20,12 +20,11 @@ mod python;
 
 use crate::control::{ControlTexts, choose_sentinel, insert};
 use crate::{Segment, TemplateError};
-use environment::Raised;
+use environment::{Program, Raised, without_generation_tags};
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value as Json};
 use std::error::Error as _;
-use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -38,12 +37,12 @@ const STACK: usize = 32 << 20;
 /// More stack per unit of fuel: a level of nesting costs a template some units.
 const STACK_PER_FUEL: usize = 128;
 /// More stack per byte of source: a chain of operators nests as deeply as it is long.
-const STACK_PER_SOURCE_BYTE: usize = 512;
+const STACK_PER_SOURCE_BYTE: usize = 4096;
 
 /// What a template may use up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateLimits {
-    /// Bytes of a template's source. Default 256 KiB; the longest known have some 20 KiB.
+    /// Bytes of a template's source. Default 128 KiB; the longest known have some 30 KiB.
     pub source_bytes: usize,
     /// Steps of the interpreter. A step pays for one instruction or for 64 bytes of any value made,
     /// so this bounds memory as well as time. Default 1,000,000 (64 MB, some 50 ms).
@@ -58,7 +57,7 @@ pub struct TemplateLimits {
 impl Default for TemplateLimits {
     fn default() -> Self {
         Self {
-            source_bytes: 256 << 10,
+            source_bytes: 128 << 10,
             fuel: 1_000_000,
             fuel_per_input_byte: 1,
             output_bytes: 32 << 20,
@@ -92,7 +91,9 @@ pub struct Rendered {
 /// A compiled chat template. Immutable and shared between threads.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    source_bytes: usize,
+    /// Compiled anew by each rendering: a program borrows its source, and compiling costs less than
+    /// tokenizing what it writes.
+    source: String,
     tokens: TemplateTokens,
     controls: Arc<ControlTexts>,
     limits: TemplateLimits,
@@ -111,9 +112,10 @@ impl ChatTemplate {
             return Err(TemplateError::Limit { limit: "source_bytes", value, line: 0 });
         }
         let stack = STACK + source.len() * STACK_PER_SOURCE_BYTE;
-        let compile = || environment::compile(source).map_err(|error| explain(&error, &limits));
-        let environment = with_stack(stack, compile)?;
-        Ok(Self { environment, source_bytes: source.len(), tokens, controls, limits })
+        let source = without_generation_tags(source);
+        let compile = || Program::compile(&source).map(drop).map_err(|error| explain(&error, &limits));
+        with_stack(stack, compile)?;
+        Ok(Self { environment: environment::environment(), source, tokens, controls, limits })
     }
 
     /// The same template under other limits. `source_bytes` has done its work by then.
@@ -154,16 +156,19 @@ impl ChatTemplate {
         let fuel = self.limits.fuel_per_input_byte.saturating_mul(survey.bytes as u64);
         let fuel = self.limits.fuel.saturating_add(fuel);
         let stack = (fuel as usize).saturating_mul(STACK_PER_FUEL);
-        let stack = stack + self.source_bytes * STACK_PER_SOURCE_BYTE + STACK;
+        let stack = stack + self.source.len() * STACK_PER_SOURCE_BYTE + STACK;
         with_stack(stack, || {
             let mut environment = self.environment.clone();
             environment.set_fuel(Some(fuel));
-            let rendered = self.render_surveyed(&environment, &inputs, &survey);
+            let program =
+                Program::compile(&self.source).map_err(|error| explain(&error, &self.limits))?;
+            let run = |inputs: &Inputs<'_>, sentinel| self.run(&environment, &program, inputs, sentinel);
+            let rendered = self.render_surveyed(run, &inputs, &survey);
             if let Err(TemplateError::Render { .. }) = rendered
                 && let Some(filled) = fill_null(messages)
             {
                 let inputs = Inputs { messages: &filled, ..inputs };
-                return self.render_surveyed(&environment, &inputs, &survey);
+                return self.render_surveyed(run, &inputs, &survey);
             }
             rendered
         })
@@ -171,18 +176,18 @@ impl ChatTemplate {
 
     fn render_surveyed(
         &self,
-        environment: &Environment<'static>,
+        run: impl Fn(&Inputs<'_>, Option<char>) -> Result<String, TemplateError>,
         inputs: &Inputs<'_>,
         survey: &Survey<'_>,
     ) -> Result<Rendered, TemplateError> {
-        let text = self.run(environment, inputs, None)?;
+        let text = run(inputs, None)?;
         let Some(token) = &survey.control else {
             return Ok(Rendered { segments: self.split(&text, None), text });
         };
         let foreign = || TemplateError::Foreign { token: token.clone() };
         let known = survey.texts.iter().copied().chain([text.as_str()]);
         let sentinel = choose_sentinel(known).ok_or_else(foreign)?;
-        let marked = self.run(environment, inputs, Some(sentinel)).map_err(|_| foreign())?;
+        let marked = run(inputs, Some(sentinel)).map_err(|_| foreign())?;
         let segments = self.split(&marked, Some(sentinel));
         let unmarked: String = segments.iter().map(|segment| segment.text.as_str()).collect();
         if unmarked != text {
@@ -192,9 +197,10 @@ impl ChatTemplate {
     }
 
     /// One rendering, with sentinels in the conversation or without.
-    fn run(
+    fn run<'program>(
         &self,
-        environment: &Environment<'static>,
+        environment: &Environment<'program>,
+        program: &Program<'program>,
         inputs: &Inputs<'_>,
         sentinel: Option<char>,
     ) -> Result<String, TemplateError> {
@@ -219,18 +225,13 @@ impl ChatTemplate {
         variables.push(("messages", foreign(inputs.messages)));
         variables.push(("tools", inputs.tools.map_or(Value::from(()), foreign)));
         variables.push(("add_generation_prompt", inputs.add_generation_prompt.into()));
-        let mut output = Capped { bytes: Vec::new(), limit: self.limits.output_bytes, full: false };
-        let template = environment.get_template(NAME);
-        let done = template.and_then(|template| {
-            template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
-        });
-        if output.full {
-            let line = done.err().and_then(|error| error.line()).unwrap_or(0);
+        let text = program.run(environment, Value::from_pairs(variables));
+        let text = text.map_err(|error| explain(&error, &self.limits))?;
+        if text.len() > self.limits.output_bytes {
             let value = self.limits.output_bytes as u64;
-            return Err(TemplateError::Limit { limit: "output_bytes", value, line });
+            return Err(TemplateError::Limit { limit: "output_bytes", value, line: 0 });
         }
-        done.map_err(|error| explain(&error, &self.limits))?;
-        Ok(String::from_utf8_lossy(&output.bytes).into_owned())
+        Ok(text)
     }
 
     /// Cuts a rendered text at its unbroken control texts and takes the sentinels out.
@@ -257,7 +258,7 @@ impl std::fmt::Debug for ChatTemplate {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("ChatTemplate")
-            .field("source_bytes", &self.source_bytes)
+            .field("source_bytes", &self.source.len())
             .field("tokens", &self.tokens)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
@@ -363,28 +364,6 @@ fn to_value(json: &Json, marker: Option<(&ControlTexts, char)>) -> Value {
         Json::Object(members) => {
             Value::from_pairs(members.iter().map(|(key, value)| (text(key), to_value(value, marker))))
         }
-    }
-}
-
-/// A writer that stops at a limit.
-struct Capped {
-    bytes: Vec<u8>,
-    limit: usize,
-    full: bool,
-}
-
-impl io::Write for &mut Capped {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.limit - self.bytes.len() {
-            self.full = true;
-            return Err(io::Error::other("the rendered text is too long"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
