@@ -115,6 +115,9 @@ impl Model {
         for feed in batch {
             feed.check(&self.spec)?;
         }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
         self.threads.install(|| self.compute(batch, &mut pages.access()?))
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
 
 /// `gate = silu(gate) * up`, element by element.
 pub(crate) fn silu_times(gate: &mut [f32], up: &[f32]) {
-    gate.par_iter_mut().zip(up).with_min_len(256).for_each(|(gate, up)| {
+    gate.par_iter_mut().zip(up).with_min_len(2048).for_each(|(gate, up)| {
         *gate = *gate / (1.0 + (-*gate).exp()) * up;
     });
 }

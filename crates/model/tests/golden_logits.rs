@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use tinyllm_model::{Device, Gguf, Logits, Model};
+use tinyllm_kernels::{KvPool, PAGE_POSITIONS, PageId};
+use tinyllm_model::{Device, Feed, Gguf, Logits, Model};
 use tinyllm_testkit::test_models;
 
 /// Mean squared error over mean square.
@@ -56,31 +57,58 @@ fn compare(logits: &[f32], expected: &Value, what: &str) {
     assert!((logsumexp - expected).abs() < 1e-3, "{what}: logsumexp {logsumexp}");
 }
 
+/// One of the file's prompts on its way.
+struct Case {
+    prompt: Vec<u32>,
+    expected: Vec<u32>,
+    pages: Vec<PageId>,
+    greedy: Vec<u32>,
+}
+
 fn matches_golden(path: &Path, name: &str) {
     let model = Model::load(&Gguf::open(path).unwrap(), Device::Cpu).unwrap();
-    for case in golden(name) {
-        let prompt = ids(&case["ids"]);
-        let expected_greedy = ids(&case["greedy"]);
-        let mut cache = model.new_cache(prompt.len() + expected_greedy.len()).unwrap();
-        let all = model.forward(&prompt, &mut cache, Logits::All).unwrap();
+    let golden = golden(name);
+    let pool = KvPool::new(model.kv_shape(), 64).unwrap();
+    let mut cases = Vec::new();
+    for case in &golden {
+        let (prompt, expected) = (ids(&case["ids"]), ids(&case["greedy"]));
+        let positions = prompt.len() + expected.len();
+        let pages = pool.allocate_many(positions.div_ceil(PAGE_POSITIONS)).unwrap();
+        let feed = Feed { tokens: &prompt, position: 0, pages: &pages, logits: Logits::All };
+        let all = model.step(&[feed], &pool).unwrap().remove(0);
         let rows: Vec<&[f32]> = all.chunks_exact(model.vocab_size()).collect();
         assert_eq!(rows.len(), prompt.len());
         for expected in case["positions"].as_array().unwrap() {
             let position = expected["position"].as_u64().unwrap() as usize;
             compare(rows[position], expected, &format!("{} at {position}", case["prompt"]));
         }
-
-        // The end token is a token like any other here.
-        let before = model.forward_tokens();
-        let mut greedy = vec![argmax(rows[rows.len() - 1])];
-        while greedy.len() < expected_greedy.len() {
-            let last = greedy[greedy.len() - 1..].to_vec();
-            greedy.push(argmax(&model.forward(&last, &mut cache, Logits::Last).unwrap()));
-        }
-        assert_eq!(greedy, expected_greedy, "{}: the greedy continuation", case["prompt"]);
-        let computed = model.forward_tokens() - before;
-        assert_eq!(computed as usize, greedy.len() - 1, "no token is computed twice");
+        let greedy = vec![argmax(rows[rows.len() - 1])];
+        cases.push(Case { prompt, expected, pages, greedy });
     }
+
+    // All continuations side by side. The end token is a token like any other here.
+    let before = model.forward_tokens();
+    let longest = cases.iter().map(|case| case.expected.len()).max().unwrap();
+    for _ in 1..longest {
+        let feeds: Vec<Feed<'_>> = cases
+            .iter()
+            .map(|case| Feed {
+                tokens: &case.greedy[case.greedy.len() - 1..],
+                position: case.prompt.len() + case.greedy.len() - 1,
+                pages: &case.pages,
+                logits: Logits::Last,
+            })
+            .collect();
+        let logits = model.step(&feeds, &pool).unwrap();
+        for (case, logits) in cases.iter_mut().zip(logits) {
+            case.greedy.push(argmax(&logits));
+        }
+    }
+    for (case, golden) in cases.iter().zip(&golden) {
+        assert_eq!(case.greedy, case.expected, "{}: the greedy continuation", golden["prompt"]);
+    }
+    let computed = (model.forward_tokens() - before) as usize;
+    assert_eq!(computed, cases.len() * (longest - 1), "no token is computed twice");
 }
 
 #[test]

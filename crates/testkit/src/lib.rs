@@ -3,6 +3,8 @@
 mod derivative;
 mod gguf_writer;
 pub mod test_models;
+mod tiny_model;
 
 pub use derivative::Expr;
 pub use gguf_writer::GgufWriter;
+pub use tiny_model::TinyModel;
