@@ -55,6 +55,12 @@ export interface CompiledOutcome {
   failure?: NativeFailure
 }
 
+/**
+ * The CPU tier that is used here and why, as JSON text: `{tier, forced, architecture, tiers}`, where
+ * `tiers` has what each lacks here, or null. `requested` is a tier's name.
+ */
+export declare function cpuReport(requested?: string | undefined | null): TextOutcome
+
 /** Prints a JSON text compactly, as Python would. */
 export declare function dumpJson(text: string): TextOutcome
 
@@ -114,6 +120,8 @@ export interface NativeCompiled {
 export interface NativeEngineInfo {
   path: string
   architecture: string
+  /** How logits are computed, and where that was not a choice, why. */
+  forward: string
   vocabSize: number
   contextLength: number
   trainedContextLength: number
@@ -165,6 +173,10 @@ export interface NativeJson {
 export interface NativeLoadOptions {
   contextLength?: number
   device?: string
+  /** `packed` or `reference`. */
+  forward?: string
+  /** A CPU tier by name. */
+  cpu?: string
   threads?: number
   parallel?: number
   maxQueue?: number

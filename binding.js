@@ -838,6 +838,7 @@ module.exports = nativeBinding
 module.exports.NativeEngine = nativeBinding.NativeEngine
 module.exports.NativeGeneration = nativeBinding.NativeGeneration
 module.exports.checkGrammar = nativeBinding.checkGrammar
+module.exports.cpuReport = nativeBinding.cpuReport
 module.exports.dumpJson = nativeBinding.dumpJson
 module.exports.errorCodes = nativeBinding.errorCodes
 module.exports.grammarTable = nativeBinding.grammarTable

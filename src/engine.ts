@@ -20,6 +20,12 @@ export interface LoadOptions {
   readonly contextLength?: number
   /** Where the model runs. Only `cpu` for now. Default: `cpu`. */
   readonly device?: 'cpu'
+  /**
+   * `packed`: weights stay quantised, on kernels for this CPU (`TINYLLM_CPU` forces a tier); files with a weight type
+   * that has no kernel take the reference path (`info.forward` says so). `reference`: full precision, slow. Default:
+   * `packed`.
+   */
+  readonly forward?: 'packed' | 'reference'
   /** Threads of the forward pass. Default: the machine's cores. */
   readonly threads?: number
   /** Sequences that make progress at the same time. Default: 32. */
@@ -169,6 +175,8 @@ export interface EngineInfo {
   readonly path: string
   /** `general.architecture` of the file. */
   readonly architecture: string
+  /** How logits are computed: `packed (avx2)`, or `reference: ` and why. */
+  readonly forward: string
   readonly vocabSize: number
   /** Positions for one sequence in this engine. */
   readonly contextLength: number

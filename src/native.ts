@@ -153,3 +153,8 @@ export function schemaToRegex(schema: string): string {
 export function jsonObjectRegex(depth: number): string {
   return unwrap(binding.jsonObjectRegex(depth))
 }
+
+/** The CPU tier in use and why, as JSON text; `TINYLLM_CPU` forces one. Throws when this CPU lacks it. */
+export function cpuReport(): string {
+  return unwrap(binding.cpuReport(process.env['TINYLLM_CPU'] ?? null))
+}

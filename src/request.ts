@@ -140,6 +140,8 @@ const bytes = integer(0, Number.MAX_SAFE_INTEGER)
 const LOAD_CHECKS: Partial<Record<keyof LoadOptions, Check>> = {
   contextLength: integer(2, MAX_U32),
   device: (value, param) => (typeof value === 'string' ? value : refuse(param, 'the name of a device, such as "cpu"')),
+  forward: (value, param) =>
+    value === 'packed' || value === 'reference' ? value : refuse(param, '"packed" or "reference"'),
   threads: integer(1, 1024),
   parallel: integer(1, 4096),
   maxQueue: integer(0, 65536),
@@ -159,5 +161,7 @@ export function toNativeLoadOptions(options: LoadOptions): NativeLoadOptions {
     }
     native[key] = check(value, key)
   }
+  const tier = process.env['TINYLLM_CPU']
+  if (tier !== undefined) native.cpu = tier
   return native as NativeLoadOptions
 }

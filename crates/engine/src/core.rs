@@ -39,12 +39,26 @@ pub struct EngineOptions {
     pub kv_bytes: usize,
     /// Prompt tokens computed per step. Default: as many as take 50 ms while others decode.
     pub prefill_chunk: Option<usize>,
+    /// How logits are computed. Default: packed weights where there are kernels for them.
+    pub path: ForwardPath,
+    /// The CPU tier asked for by name (`portable`, `avx2`, `avx512`, `amx`). Default: the best.
+    pub cpu: Option<String>,
     /// Threads of the forward pass. Default: as many as the machine runs at once.
     pub threads: Option<usize>,
     /// Tokens a generation has ready before it waits for its reader. Default: 256.
     pub outbox_tokens: usize,
     /// Bytes of compiled grammars kept for reuse. Default: 256 MiB.
     pub grammar_cache_bytes: usize,
+}
+
+/// How logits are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForwardPath {
+    /// Packed weights, or the reference for files with a weight type that has no kernel.
+    #[default]
+    Packed,
+    /// Weights in full precision: exact, and some ten times slower.
+    Reference,
 }
 
 impl Default for EngineOptions {
@@ -55,6 +69,8 @@ impl Default for EngineOptions {
             max_queue: 256,
             kv_bytes: 1 << 30,
             prefill_chunk: None,
+            path: ForwardPath::default(),
+            cpu: None,
             threads: None,
             outbox_tokens: 256,
             grammar_cache_bytes: 256 << 20,

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tinyllm_model::{Device, Gguf, Model, VocabMetadata};
+use tinyllm_model::{Device, Gguf, Model, ModelSpec, PackedModel, VocabMetadata};
 use tinyllm_tokenizer::{ChatTemplate, Rendered, TemplateError, TokenKind, Tokenizer, VocabSpec};
 
-use crate::core::{EngineCore, EngineOptions};
+use crate::core::{EngineCore, EngineOptions, ForwardPath};
 use crate::error::EngineError;
+use crate::forward::Forward;
 use crate::token_table::TokenTable;
 
 /// What a loaded model is.
@@ -17,6 +18,8 @@ pub struct EngineInfo {
     pub path: PathBuf,
     /// `general.architecture`.
     pub architecture: String,
+    /// How logits are computed: `packed (avx2)`, or `reference` and why.
+    pub forward: String,
     /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Positions for one sequence in this engine.
@@ -50,18 +53,18 @@ impl Engine {
         let gguf = Gguf::open(path)?;
         let tokenizer = Tokenizer::new(&vocab_spec(VocabMetadata::from_gguf(&gguf)?))?;
         let device: Device = device.parse()?;
-        let model = Model::load_with_threads(&gguf, device, options.threads.unwrap_or(0))?;
-        let architecture = model.spec().architecture.name().to_owned();
-        let trained_context_length = model.context_length();
+        let spec = ModelSpec::from_gguf(&gguf)?;
+        let (forward, described) = forward(&gguf, device, &spec, options)?;
         let model_bytes = std::fs::metadata(path).map_or(0, |m| m.len() as usize);
-        let core = EngineCore::start(Box::new(model), token_table(&tokenizer), options)?;
+        let core = EngineCore::start(forward, token_table(&tokenizer), options)?;
         let template = tokenizer.chat_template();
         let info = EngineInfo {
             path: path.to_owned(),
-            architecture,
+            architecture: spec.architecture.name().to_owned(),
+            forward: described,
             vocab_size: tokenizer.vocab_size(),
             context_length: core.context_length(),
-            trained_context_length,
+            trained_context_length: spec.context_length,
             has_chat_template: matches!(template, Ok(Some(_))),
             bos: tokenizer.bos(),
             ends: tokenizer.eog_ids().to_vec(),
@@ -119,6 +122,27 @@ impl Engine {
     pub fn close(&self, deadline: Duration) -> bool {
         self.core.close(deadline)
     }
+}
+
+/// The forward pass that the options ask for, and its description.
+fn forward(
+    gguf: &Gguf,
+    device: Device,
+    spec: &ModelSpec,
+    options: &EngineOptions,
+) -> Result<(Box<dyn Forward>, String), EngineError> {
+    let threads = options.threads.unwrap_or(0);
+    let why = match options.path {
+        ForwardPath::Reference => Some("asked for".to_owned()),
+        ForwardPath::Packed => PackedModel::unsupported(gguf, spec),
+    };
+    if let Some(why) = why {
+        let model = Model::load_with_threads(gguf, device, threads)?;
+        return Ok((Box::new(model), format!("reference: {why}")));
+    }
+    let cpu = tinyllm_kernels::choose(options.cpu.as_deref())?.cpu;
+    let model = PackedModel::load(gguf, cpu, threads)?;
+    Ok((Box::new(model), format!("packed ({})", cpu.tier().name())))
 }
 
 fn vocab_spec(metadata: VocabMetadata) -> VocabSpec {

@@ -7,7 +7,7 @@
 //! makes batching, chunked prefill, the prefix cache and preemption invisible in the output.
 
 use tinyllm_kernels::{KvPool, KvShape};
-use tinyllm_model::{Feed, Model};
+use tinyllm_model::{Feed, Model, PackedModel};
 
 use crate::error::EngineError;
 
@@ -30,20 +30,31 @@ pub trait Forward: Send {
     fn step(&mut self, feeds: &[Feed<'_>], pool: &KvPool) -> Result<Vec<Vec<f32>>, EngineError>;
 }
 
-impl Forward for Model {
-    fn vocab_size(&self) -> usize {
-        Model::vocab_size(self)
-    }
+/// Both of the model crate's paths have the same methods.
+macro_rules! forward {
+    ($($model:ty),*) => {$(
+        impl Forward for $model {
+            fn vocab_size(&self) -> usize {
+                <$model>::vocab_size(self)
+            }
 
-    fn context_length(&self) -> usize {
-        Model::context_length(self)
-    }
+            fn context_length(&self) -> usize {
+                <$model>::context_length(self)
+            }
 
-    fn kv_shape(&self) -> KvShape {
-        Model::kv_shape(self)
-    }
+            fn kv_shape(&self) -> KvShape {
+                <$model>::kv_shape(self)
+            }
 
-    fn step(&mut self, feeds: &[Feed<'_>], pool: &KvPool) -> Result<Vec<Vec<f32>>, EngineError> {
-        Ok(Model::step(self, feeds, pool)?)
-    }
+            fn step(
+                &mut self,
+                feeds: &[Feed<'_>],
+                pool: &KvPool,
+            ) -> Result<Vec<Vec<f32>>, EngineError> {
+                Ok(<$model>::step(self, feeds, pool)?)
+            }
+        }
+    )*};
 }
+
+forward!(Model, PackedModel);

@@ -25,7 +25,7 @@ mod stats;
 mod template_json;
 mod token_table;
 
-pub use crate::core::{EngineCore, EngineOptions, Generation};
+pub use crate::core::{EngineCore, EngineOptions, ForwardPath, Generation};
 pub use engine::{Engine, EngineInfo};
 pub use error::{ERROR_CODES, EngineError};
 pub use forward::Forward;

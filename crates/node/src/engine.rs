@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use napi::bindgen_prelude::{AsyncTask, Uint32Array};
 use napi_derive::napi;
-use tinyllm_engine::{Engine, EngineError, EngineOptions, Generation, Stats, promise};
+use tinyllm_engine::{Engine, EngineError, EngineOptions, ForwardPath, Generation, Stats, promise};
 
 use crate::offload::{Offload, offload};
 use crate::outcome::{NativeFailure, outcomes};
@@ -17,6 +17,10 @@ use crate::request::{NativeBatch, NativeRequest};
 pub struct NativeLoadOptions {
     pub context_length: Option<u32>,
     pub device: Option<String>,
+    /// `packed` or `reference`.
+    pub forward: Option<String>,
+    /// A CPU tier by name.
+    pub cpu: Option<String>,
     pub threads: Option<u32>,
     pub parallel: Option<u32>,
     pub max_queue: Option<u32>,
@@ -30,6 +34,8 @@ pub struct NativeLoadOptions {
 pub struct NativeEngineInfo {
     pub path: String,
     pub architecture: String,
+    /// How logits are computed, and where that was not a choice, why.
+    pub forward: String,
     pub vocab_size: u32,
     pub context_length: u32,
     pub trained_context_length: u32,
@@ -108,6 +114,11 @@ fn load(path: &str, options: &NativeLoadOptions) -> Result<NativeEngine, EngineE
         context_length: options.context_length.map(|n| n as usize),
         prefill_chunk: options.prefill_chunk.map(|n| n as usize),
         threads: options.threads.map(|n| n as usize),
+        path: match options.forward.as_deref() {
+            Some("reference") => ForwardPath::Reference,
+            _ => ForwardPath::Packed,
+        },
+        cpu: options.cpu.clone(),
         ..EngineOptions::default()
     };
     let set = |field: &mut usize, value: Option<f64>| {
@@ -135,6 +146,7 @@ impl NativeEngine {
         NativeEngineInfo {
             path: info.path.display().to_string(),
             architecture: info.architecture.clone(),
+            forward: info.forward.clone(),
             vocab_size: info.vocab_size as u32,
             context_length: info.context_length as u32,
             trained_context_length: info.trained_context_length as u32,

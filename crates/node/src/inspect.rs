@@ -3,6 +3,8 @@
 use napi::bindgen_prelude::AsyncTask;
 use napi_derive::napi;
 use tinyllm_constrain::Json;
+use tinyllm_engine::EngineError;
+use tinyllm_kernels::choose;
 use tinyllm_model::{Gguf, MetadataValue, ModelError};
 
 use crate::offload::{Offload, offload};
@@ -50,4 +52,26 @@ fn describe(value: MetadataValue<'_>) -> Json {
             Json::Str(format!("{len} values of type {element:?}"))
         }
     }
+}
+
+/// The CPU tier that is used here and why, as JSON text: `{tier, forced, architecture, tiers}`, where
+/// `tiers` has what each lacks here, or null. `requested` is a tier's name.
+#[napi(catch_unwind)]
+pub fn cpu_report(requested: Option<String>) -> TextOutcome {
+    let report = choose(requested.as_deref()).map_err(EngineError::from);
+    report
+        .map(|report| {
+            let tiers = report
+                .tiers
+                .into_iter()
+                .map(|(tier, lack)| (tier.name().to_owned(), lack.map_or(Json::Null, Json::Str)));
+            object([
+                ("tier", Json::Str(report.cpu.tier().name().to_owned())),
+                ("forced", Json::Bool(report.forced)),
+                ("architecture", Json::Str(report.architecture.to_owned())),
+                ("tiers", Json::Obj(tiers.collect())),
+            ])
+            .dumps()
+        })
+        .into()
 }
