@@ -40,7 +40,7 @@ impl Bound {
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let mut all: Vec<u8> = whole.bytes().chain(fraction.bytes()).collect();
         let mut point = whole.len() as i32 + exponent;
-        if point > 400 || point < -400 {
+        if !(-400..=400).contains(&point) {
             return None;
         }
         while point > all.len() as i32 {
@@ -204,7 +204,7 @@ fn tail(low: Option<&Edge>, high: Option<&Edge>, digits: usize) -> Option<Node> 
     // Digits that leave the same edges go together.
     let mut groups: Vec<(ByteSet, Option<Edge>, Option<Edge>)> = Vec::new();
     for digit in b'0'..=b'9' {
-        let (Some(low), Some(high)) = (above(low, digit), below(high, digit)) else { continue };
+        let (Ok(low), Ok(high)) = (above(low, digit), below(high, digit)) else { continue };
         match groups.iter_mut().find(|(_, l, h)| *l == low && *h == high) {
             Some((set, ..)) => set.insert(digit),
             None => groups.push((ByteSet::single(digit), low, high)),
@@ -223,27 +223,30 @@ fn tail(low: Option<&Edge>, high: Option<&Edge>, digits: usize) -> Option<Node> 
     (!options.is_empty()).then_some(Node::Alt(options))
 }
 
-/// The low edge after a digit: `None` refuses the digit, `Some(None)` is passed for good.
-fn above(edge: Option<&Edge>, digit: u8) -> Option<Option<Edge>> {
-    let Some(edge) = edge else { return Some(None) };
+/// A digit that leads past an edge.
+struct Outside;
+
+/// The low edge after a digit; none when every further digit keeps above it.
+fn above(edge: Option<&Edge>, digit: u8) -> Result<Option<Edge>, Outside> {
+    let Some(edge) = edge else { return Ok(None) };
     match edge.rest.split_first() {
-        None if digit == b'0' && edge.strict => Some(Some(edge.clone())),
-        None => Some(None),
-        Some((first, _)) if digit < *first => None,
-        Some((first, _)) if digit > *first => Some(None),
-        Some((_, rest)) => Some(Some(Edge { rest: rest.to_vec(), strict: edge.strict })),
+        None if digit == b'0' && edge.strict => Ok(Some(edge.clone())),
+        None => Ok(None),
+        Some((first, _)) if digit < *first => Err(Outside),
+        Some((first, _)) if digit > *first => Ok(None),
+        Some((_, rest)) => Ok(Some(Edge { rest: rest.to_vec(), strict: edge.strict })),
     }
 }
 
-/// The high edge after a digit, likewise.
-fn below(edge: Option<&Edge>, digit: u8) -> Option<Option<Edge>> {
-    let Some(edge) = edge else { return Some(None) };
+/// The high edge after a digit; none when every further digit keeps below it.
+fn below(edge: Option<&Edge>, digit: u8) -> Result<Option<Edge>, Outside> {
+    let Some(edge) = edge else { return Ok(None) };
     match edge.rest.split_first() {
-        None if digit == b'0' && !edge.strict => Some(Some(edge.clone())),
-        None => None,
-        Some((first, _)) if digit > *first => None,
-        Some((first, _)) if digit < *first => Some(None),
-        Some((_, rest)) => Some(Some(Edge { rest: rest.to_vec(), strict: edge.strict })),
+        None if digit == b'0' && !edge.strict => Ok(Some(edge.clone())),
+        None => Err(Outside),
+        Some((first, _)) if digit > *first => Err(Outside),
+        Some((first, _)) if digit < *first => Ok(None),
+        Some((_, rest)) => Ok(Some(Edge { rest: rest.to_vec(), strict: edge.strict })),
     }
 }
 

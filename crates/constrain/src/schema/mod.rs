@@ -2,6 +2,7 @@
 
 mod decimals;
 mod disjoint;
+mod formats;
 pub(crate) mod general;
 mod integers;
 pub(crate) mod lexeme;

@@ -2,14 +2,17 @@
 //!
 //! Parsed by `regex-syntax`; where its syntax and ECMA-262's differ, the pattern is read as
 //! ECMA-262 does (with the `u` flag) or refused: `\d` and `\w` are ASCII, `\s` is ECMA's white
-//! space, `.` is not a line terminator, `[` and `&&` in brackets are literal. Lookaround, back
-//! references, word boundaries and flags are refused.
+//! space, `.` is not a line terminator, `[` and `&&` in brackets are literal. Lookahead is taken
+//! right after a `^` that begins the pattern, where it is a condition on the whole text: an
+//! intersection or a difference of automata. Other lookaround, back references, word boundaries
+//! and flags are refused.
 //!
 //! `^` and `$` may stand anywhere. A part of a pattern denotes four languages, by whether it asks
 //! to begin at the start of the text and whether it asks to end at its end; putting parts together
 //! is then exact. Each character of the result is written in any way JSON allows
 //! ([`super::spelling`]).
 
+use super::product;
 use super::spelling::{CharSet, Spellings};
 use crate::ast::Node;
 use crate::error::ConstrainError;
@@ -19,6 +22,7 @@ use regex_syntax::ast::{
     HexLiteralKind, Literal, LiteralKind, RepetitionKind, RepetitionRange, SpecialLiteralKind,
 };
 use regex_syntax::hir::{Class, HirKind};
+use std::borrow::Cow;
 
 /// The texts in which a pattern finds a match, without the quotes, and how long they are.
 #[derive(Debug)]
@@ -52,13 +56,95 @@ pub(crate) fn search(
 ) -> Result<Found, Refusal> {
     Limits::check("pattern_bytes", limits.pattern_bytes, pattern.len(), "", "shorten the pattern")?;
     let prepared = as_regex_syntax(pattern)?;
+    let (conditions, rest) = leading_lookaheads(&prepared);
+    let mut found = search_plain(&rest, spellings, limits)?;
+    for (positive, condition) in conditions {
+        let condition = search_plain(&format!("^(?:{condition})"), spellings, limits)?;
+        let node = if positive {
+            product::both(&found.node, &condition.node, limits)?
+        } else {
+            product::without(&found.node, &condition.node, limits)?
+        };
+        found.node = node.unwrap_or(Node::Alt(Vec::new()));
+    }
+    Ok(found)
+}
+
+/// Takes the lookaheads right after a leading `^` out of a pattern: whether each is positive, its
+/// text, and the pattern that is left. A pattern with an alternative at the top keeps its own.
+fn leading_lookaheads(pattern: &str) -> (Vec<(bool, &str)>, Cow<'_, str>) {
+    let whole = (Vec::new(), Cow::Borrowed(pattern));
+    let Some(mut rest) = pattern.strip_prefix('^') else { return whole };
+    let mut conditions = Vec::new();
+    loop {
+        let (positive, inside) = match (rest.strip_prefix("(?="), rest.strip_prefix("(?!")) {
+            (Some(inside), _) => (true, inside),
+            (_, Some(inside)) => (false, inside),
+            _ => break,
+        };
+        let Some(end) = closing(inside) else { return whole };
+        conditions.push((positive, &inside[..end]));
+        rest = &inside[end + 1..];
+        // A quantifier on a lookahead is something else.
+        if rest.starts_with(['*', '+', '?', '{']) {
+            return whole;
+        }
+    }
+    if conditions.is_empty() || has_top_alternative(rest) {
+        return whole;
+    }
+    (conditions, Cow::Owned(format!("^{rest}")))
+}
+
+/// Calls `f` with the depth of groups before each character that is no escape and outside
+/// brackets, until it gives something.
+fn scan<T>(pattern: &str, mut f: impl FnMut(usize, usize, u8) -> Option<T>) -> Option<T> {
+    let (mut depth, mut inside, mut escaped) = (0usize, false, false);
+    for (at, b) in pattern.bytes().enumerate() {
+        if std::mem::take(&mut escaped) {
+            continue;
+        }
+        match b {
+            b'\\' => escaped = true,
+            b']' => inside = false,
+            _ if inside => {}
+            b'[' => inside = true,
+            _ => {
+                if let Some(found) = f(at, depth, b) {
+                    return Some(found);
+                }
+                match b {
+                    b'(' => depth += 1,
+                    b')' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Where the parenthesis that is open before `pattern` closes.
+fn closing(pattern: &str) -> Option<usize> {
+    scan(pattern, |at, depth, b| (b == b')' && depth == 0).then_some(at))
+}
+
+fn has_top_alternative(pattern: &str) -> bool {
+    scan(pattern, |_, depth, b| (b == b'|' && depth == 0).then_some(())).is_some()
+}
+
+fn search_plain(
+    pattern: &str,
+    spellings: &mut Spellings,
+    limits: &Limits,
+) -> Result<Found, Refusal> {
     let nesting = limits.pattern_nesting.min(250) as u32;
     let ast = ast::parse::ParserBuilder::new()
         .nest_limit(nesting)
         .build()
-        .parse(&prepared)
+        .parse(pattern)
         .map_err(|error| Refusal::Pattern(advice(error.kind())))?;
-    let mut reader = Reader { text: &prepared, spellings, limits };
+    let mut reader = Reader { text: pattern, spellings, limits };
     let part = reader.part(&ast)?;
     let any = reader.any()?;
     let [free, from_start, to_end, whole] = part.languages;
@@ -94,7 +180,7 @@ fn advice(kind: &ast::ErrorKind) -> String {
     use ast::ErrorKind;
     match kind {
         ErrorKind::UnsupportedLookAround => {
-            "lookaround is not supported; write the pattern without it".to_owned()
+            "lookaround is supported right after a leading ^ only, and only ahead".to_owned()
         }
         ErrorKind::UnsupportedBackreference => {
             "back references are not regular; write the pattern without them".to_owned()
@@ -551,6 +637,10 @@ mod tests {
             ("", vec!["", "a"], vec!["\"", "\\x"]),
             ("^(?:a?){3}$", vec!["", "aaa"], vec!["aaaa"]),
             ("^(?<year>\\d{4})$", vec!["2024"], vec!["24"]),
+            ("^(?!a)[a-c]+$", vec!["b", "ba"], vec!["a", "\\u0061b", "d"]),
+            ("^(?=.*b)(?!.*cc)[a-c]+$", vec!["b", "cabc"], vec!["a", "bcc"]),
+            ("^(?!\\s*$).+", vec!["a", " a "], vec!["", " ", "\\t"]),
+            ("^(?!a|[)]b)", vec!["", "b", ")"], vec!["a", ")b"]),
             ("^\\u{1F600}$", vec!["😀", "\\uD83D\\uDE00"], vec!["a"]),
         ] {
             for text in yes {
@@ -566,6 +656,9 @@ mod tests {
     fn what_is_not_regular_or_not_ecma_is_refused() {
         for pattern in [
             "(?=a)",
+            "^(?!a)b|c",
+            "^a(?!b)",
+            "^(?!a)*b",
             "(?!a)b",
             "(?<=a)b",
             "(a)\\1",

@@ -1,4 +1,4 @@
-//! The intersection of two regular languages.
+//! What two regular languages have in common, and what one has that the other has not.
 
 use crate::ast::Node;
 use crate::classes::ByteClasses;
@@ -11,11 +11,30 @@ use std::sync::Arc;
 
 /// What both trees accept; none when that is nothing. Costs the product of their states.
 pub(crate) fn both(a: &Node, b: &Node, limits: &Limits) -> Result<Option<Node>, ConstrainError> {
-    let (Some(a), Some(b)) = (node_to_dfa(a, limits)?, node_to_dfa(b, limits)?) else {
-        return Ok(None);
-    };
+    match (node_to_dfa(a, limits)?, node_to_dfa(b, limits)?) {
+        (Some(a), Some(b)) => product(&a, &b, true, limits),
+        _ => Ok(None),
+    }
+}
+
+/// What `a` accepts and `b` does not; none when that is nothing.
+pub(crate) fn without(a: &Node, b: &Node, limits: &Limits) -> Result<Option<Node>, ConstrainError> {
+    match (node_to_dfa(a, limits)?, node_to_dfa(b, limits)?) {
+        (Some(a), Some(b)) => product(&a, &b, false, limits),
+        (Some(a), None) => Ok(Some(Node::Automaton(Arc::new(a)))),
+        (None, _) => Ok(None),
+    }
+}
+
+/// What `a` accepts where `b`'s acceptance is `wanted`.
+fn product(
+    a: &Dfa,
+    b: &Dfa,
+    wanted: bool,
+    limits: &Limits,
+) -> Result<Option<Node>, ConstrainError> {
     let classes =
-        ByteClasses::new(&[], [ByteClasses::of_table(&a), ByteClasses::of_table(&b)].iter());
+        ByteClasses::new(&[], [ByteClasses::of_table(a), ByteClasses::of_table(b)].iter());
     let mut pairs: Vec<(i32, i32)> = vec![(0, 0)];
     let mut index: FxHashMap<(i32, i32), u32> = FxHashMap::default();
     index.insert((0, 0), 0);
@@ -24,10 +43,10 @@ pub(crate) fn both(a: &Node, b: &Node, limits: &Limits) -> Result<Option<Node>, 
     let mut next = 0;
     while let Some(&(s, t)) = pairs.get(next) {
         next += 1;
-        accept.push(a.accept[s as usize] && b.accept[t as usize]);
+        accept.push(a.accept[s as usize] && (t != DEAD && b.accept[t as usize]) == wanted);
         for byte in &classes.first {
-            let target = (follow(&a, s, *byte), follow(&b, t, *byte));
-            if target.0 == DEAD || target.1 == DEAD {
+            let target = (follow(a, s, *byte), follow(b, t, *byte));
+            if target.0 == DEAD || (wanted && target.1 == DEAD) {
                 table.push(NO_TARGET);
                 continue;
             }
@@ -38,20 +57,9 @@ pub(crate) fn both(a: &Node, b: &Node, limits: &Limits) -> Result<Option<Node>, 
             }
             table.push(state);
         }
-        Limits::check(
-            "dfa_states",
-            limits.dfa_states,
-            pairs.len(),
-            "",
-            "bound the pattern or the length alone, or use smaller counts",
-        )?;
-        Limits::check(
-            "automaton_bytes",
-            limits.automaton_bytes,
-            table.len() * 4,
-            "",
-            "bound the pattern or the length alone, or use smaller counts",
-        )?;
+        let advice = "bound the pattern or the length alone, or use smaller counts";
+        Limits::check("dfa_states", limits.dfa_states, pairs.len(), "", advice)?;
+        Limits::check("automaton_bytes", limits.automaton_bytes, table.len() * 4, "", advice)?;
     }
     let Some(partial) = trimmed(&classes, &table, &accept) else {
         return Ok(None);
@@ -95,5 +103,5 @@ fn trimmed(classes: &ByteClasses, table: &[u32], accept: &[bool]) -> Option<Part
 }
 
 fn follow(dfa: &Dfa, state: i32, byte: u8) -> i32 {
-    dfa.trans[state as usize * 256 + usize::from(byte)]
+    if state == DEAD { DEAD } else { dfa.trans[state as usize * 256 + usize::from(byte)] }
 }

@@ -50,7 +50,7 @@ impl Types {
     pub(crate) fn of_keyword(keyword: &str) -> Self {
         match keyword {
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => Self::NUMBER,
-            "minLength" | "maxLength" | "pattern" => Self::STRING,
+            "minLength" | "maxLength" | "pattern" | "format" => Self::STRING,
             "items" | "minItems" | "maxItems" | "uniqueItems" => Self::ARRAY,
             "properties" | "required" | "additionalProperties" => Self::OBJECT,
             _ => Self::NONE,

@@ -37,7 +37,10 @@ pub(crate) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
             within(text.chars().count(), "minLength", "maxLength")
                 && schema.get("pattern").is_none_or(|pattern| {
                     let pattern = pattern.as_str().expect("a pattern");
-                    regex::Regex::new(pattern).expect("a pattern").is_match(text)
+                    fancy_regex::Regex::new(pattern)
+                        .expect("a pattern")
+                        .is_match(text)
+                        .expect("a match")
                 })
         }
         Value::Number(n) => {
@@ -116,7 +119,9 @@ fn spelled(schema: &Value, value: &SpannedJson, text: &str) -> bool {
         // A lone surrogate.
         return false;
     };
-    let matches = |pattern: &str| regex::Regex::new(pattern).expect("a pattern").is_match(slice);
+    let matches = |pattern: &str| {
+        fancy_regex::Regex::new(pattern).expect("a pattern").is_match(slice).expect("a match")
+    };
     match &value.value {
         SpannedValue::Int(_) | SpannedValue::Float(_) => {
             let fraction = schema.get("type") == Some(&Value::from("number"));

@@ -6,29 +6,31 @@
 //! - a schema without `type` means the types that its keywords speak of;
 //! - numbers are in the finite form (18 digits; 17 of a fraction; 2 of an exponent), `\u`
 //!   surrogates pair, keys and constants are spelled as compact printing spells them;
-//! - a number with bounds has no exponent;
+//! - a number with bounds has no exponent; a `format` is asserted, by a usual part of its form;
 //! - white space is none, or at most one space after `:` and `,`.
 //!
 //! Whatever it cannot enforce it refuses, with the JSON pointer, the keyword and a remedy. Trees
 //! are built directly; their size is linear in the schema with its references written out, which
 //! [`Limits::schema_nodes`] and [`Limits::nfa_states`] bound.
 
-use super::decimals::{self, Bound};
-use super::disjoint::Outline;
-use super::integers;
-use super::lexeme::{self, byte, literal, optional, repeat};
-use super::pattern::{self, Refusal};
-use super::pointer::Pointer;
-use super::product;
-use super::spelling::Spellings;
-use super::types::Types;
-use super::values::{constant, same};
-use crate::ast::{Member, Node};
+mod keywords;
+mod numbers;
+mod objects;
+mod strings;
+
+use crate::ast::Node;
 use crate::error::ConstrainError;
 use crate::grammar::Whitespace;
-use crate::json::{Json, json_quote};
+use crate::json::Json;
 use crate::limits::Limits;
-use rustc_hash::FxHashSet;
+use crate::schema::disjoint::Outline;
+use crate::schema::formats;
+use crate::schema::lexeme::{self, byte, literal, optional};
+use crate::schema::pointer::Pointer;
+use crate::schema::spelling::Spellings;
+use crate::schema::types::Types;
+use crate::schema::values::{constant, same};
+use keywords::{ANNOTATIONS, KEYWORDS, remedy};
 
 /// The tree of a schema.
 pub(crate) fn schema_to_node(
@@ -61,71 +63,6 @@ pub(crate) fn schema_to_node(
             message: "no value satisfies the schema".to_owned(),
             pointer: compiler.nothing.unwrap_or_default(),
         }),
-    }
-}
-
-const ANNOTATIONS: [&str; 12] = [
-    "$schema",
-    "$id",
-    "$comment",
-    "$defs",
-    "definitions",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-];
-
-/// Keywords of the general front end besides [`ANNOTATIONS`].
-const KEYWORDS: [&str; 23] = [
-    "type",
-    "enum",
-    "const",
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "$ref",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "items",
-    "minItems",
-    "maxItems",
-    "uniqueItems",
-    "properties",
-    "required",
-    "additionalProperties",
-    "minProperties",
-    "maxProperties",
-];
-
-const BOUNDS: [&str; 4] = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
-
-/// What to write in place of a keyword that cannot be enforced.
-fn remedy(keyword: &str) -> &'static str {
-    match keyword {
-        "not" | "if" | "then" | "else" | "dependentRequired" | "dependentSchemas"
-        | "dependencies" => "list what is allowed, with enum, properties or anyOf",
-        "patternProperties" | "propertyNames" | "unevaluatedProperties" => {
-            "declare each property by its name"
-        }
-        "prefixItems" | "additionalItems" | "unevaluatedItems" | "contains" | "minContains"
-        | "maxContains" => "give one schema for all items in items, or use an object",
-        "multipleOf" => "list the values in enum, or bound an integer",
-        "format" | "contentEncoding" | "contentMediaType" | "contentSchema" => {
-            "write the form as a pattern, or leave the keyword out"
-        }
-        "id" | "$anchor" | "$dynamicRef" | "$dynamicAnchor" | "$recursiveRef"
-        | "$recursiveAnchor" => "use $defs and a $ref that begins with #/",
-        "nullable" => "add \"null\" to type",
-        _ => "it is not a keyword that is known here; leave it out",
     }
 }
 
@@ -236,6 +173,20 @@ impl<'a> Compiler<'a> {
             let key = key.as_str();
             if !ANNOTATIONS.contains(&key) && !KEYWORDS.contains(&key) {
                 return self.unsupported(key, remedy(key));
+            }
+        }
+        match schema.get("format") {
+            None => {}
+            Some(Json::Str(format)) if formats::pattern(format).is_some() => {}
+            Some(format) => {
+                return self.unsupported(
+                    "format",
+                    format!(
+                        "{} is not a known format ({} are); write it as a pattern",
+                        format.dumps(),
+                        formats::KNOWN
+                    ),
+                );
             }
         }
         let mut allowed = allowed;
@@ -448,68 +399,6 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn number(&mut self, schema: &'a Json, allowed: Types) -> Built {
-        self.spend(24)?;
-        if !BOUNDS.iter().any(|key| schema.get(key).is_some()) {
-            return Ok(Some(if allowed.has(Types::FRACTION) {
-                lexeme::number(true)
-            } else {
-                lexeme::integer(true)
-            }));
-        }
-        self.spend(256)?;
-        if allowed.has(Types::FRACTION) {
-            return self.bounded_number(schema);
-        }
-        let (mut low, mut high) = (-integers::LARGEST, integers::LARGEST);
-        for keyword in BOUNDS {
-            let Some(value) = schema.get(keyword) else { continue };
-            let (floor, whole) = match value {
-                Json::Int(digits) => (saturated(digits), true),
-                Json::Float(x) => (x.floor() as i128, x.fract() == 0.0),
-                Json::Bool(_) => {
-                    return self.unsupported(keyword, "give the bound itself, as a number");
-                }
-                _ => return self.malformed(keyword, "must be a number"),
-            };
-            if keyword.starts_with("exclusive") && floor.abs() >= 1 << 53 {
-                return self.unsupported(keyword, "doubles do not tell integers past 2^53 apart");
-            }
-            match keyword {
-                "minimum" => low = low.max(floor + i128::from(!whole)),
-                "exclusiveMinimum" => low = low.max(floor + 1),
-                "maximum" => high = high.min(floor),
-                _ => high = high.min(floor - i128::from(whole)),
-            }
-        }
-        match integers::between(low, high) {
-            Some(node) => Ok(Some(node)),
-            None => Ok(self.nothing_here()),
-        }
-    }
-
-    fn bounded_number(&mut self, schema: &'a Json) -> Built {
-        let (mut low, mut high) = (Vec::new(), Vec::new());
-        for keyword in BOUNDS {
-            let Some(value) = schema.get(keyword) else { continue };
-            let text = match value {
-                Json::Int(_) | Json::Float(_) => value.dumps(),
-                Json::Bool(_) => {
-                    return self.unsupported(keyword, "give the bound itself, as a number");
-                }
-                _ => return self.malformed(keyword, "must be a number"),
-            };
-            let Some(bound) = Bound::read(&text, keyword.starts_with("exclusive")) else {
-                return self.unsupported(keyword, "use a bound of fewer digits");
-            };
-            if keyword.ends_with("inimum") { low.push(bound) } else { high.push(bound) }
-        }
-        match decimals::between(&low, &high) {
-            Some(node) => Ok(Some(node)),
-            None => Ok(self.nothing_here()),
-        }
-    }
-
     /// A count, where the schema has one.
     fn count(&self, schema: &Json, keyword: &str) -> Result<Option<u32>, ConstrainError> {
         let count = match schema.get(keyword) {
@@ -530,47 +419,6 @@ impl<'a> Compiler<'a> {
             "use a smaller bound, or leave it out",
         )?;
         Ok(Some(count))
-    }
-
-    fn string(&mut self, schema: &'a Json) -> Built {
-        let min = self.count(schema, "minLength")?.unwrap_or(0);
-        let declared = self.count(schema, "maxLength")?;
-        let max = match (declared, self.max_string_length) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if max.is_some_and(|max| max < min) {
-            return Ok(self.nothing_here());
-        }
-        self.spend(64)?;
-        let quoted = |body: Node| Node::Concat(vec![byte(b'"'), body, byte(b'"')]);
-        let sized = quoted(repeat(lexeme::character(true), min, max));
-        let pattern = match schema.get("pattern") {
-            None => return Ok(Some(sized)),
-            Some(Json::Str(pattern)) => pattern,
-            Some(_) => return self.malformed("pattern", "must be a string"),
-        };
-        let found = match pattern::search(pattern, &mut self.spellings, self.limits) {
-            Ok(found) => found,
-            Err(Refusal::Pattern(why)) => return self.unsupported("pattern", why),
-            Err(Refusal::Error(error)) => return Err(error.at(&self.pointer.child("pattern"))),
-        };
-        self.spend(2 * pattern.len())?;
-        let implied = found.min >= min && max.is_none_or(|max| found.max.is_some_and(|m| m <= max));
-        let found = quoted(found.node);
-        if implied {
-            return Ok(Some(found));
-        }
-        let both = product::both(&found, &sized, self.limits)
-            .map_err(|error| error.at(&self.pointer.child("pattern")))?;
-        match both {
-            Some(Node::Automaton(dfa)) => {
-                self.spend(dfa.n_states)?;
-                Ok(Some(Node::Automaton(dfa)))
-            }
-            Some(node) => Ok(Some(node)),
-            None => Ok(self.nothing_here()),
-        }
     }
 
     fn array(&mut self, schema: &'a Json) -> Built {
@@ -617,95 +465,6 @@ impl<'a> Compiler<'a> {
         };
         Ok(Some(Node::Concat(vec![byte(b'['), items, byte(b']')])))
     }
-
-    fn object(&mut self, schema: &'a Json) -> Built {
-        match schema.get("additionalProperties") {
-            None | Some(Json::Bool(false)) => {}
-            Some(Json::Obj(members)) if is_not_anything(members) => {}
-            Some(_) => {
-                return self.unsupported(
-                    "additionalProperties",
-                    "members of any name cannot be enforced; declare them in properties and leave \
-                     additionalProperties out or false",
-                );
-            }
-        }
-        let properties: &[(String, Json)] = match schema.get("properties") {
-            None => &[],
-            Some(Json::Obj(properties)) => properties,
-            Some(_) => return self.malformed("properties", "must be an object"),
-        };
-        let required = self.required(schema)?;
-        for name in &required {
-            if !properties.iter().any(|(key, _)| key == name) {
-                return self.malformed(
-                    "required",
-                    &format!("names \"{name}\", which properties does not declare"),
-                );
-            }
-        }
-        self.property_count(schema, required.len(), properties.len())?;
-        let mark = self.pointer.enter("properties");
-        let mut members = Vec::with_capacity(properties.len());
-        for (key, value) in properties {
-            let required = required.contains(key.as_str());
-            let Some(value) = self.below(key, value, Types::ALL)? else {
-                if required {
-                    return Ok(None);
-                }
-                // A member that has no value is never written.
-                continue;
-            };
-            let key = json_quote(key);
-            self.spend(key.len() + 8)?;
-            let node = Node::Concat(vec![literal(&key), self.colon.clone(), value]);
-            members.push(Member { node, required });
-        }
-        self.pointer.leave(mark);
-        Ok(Some(Node::Members {
-            open: Box::new(byte(b'{')),
-            members,
-            separator: Box::new(self.comma.clone()),
-            close: Box::new(byte(b'}')),
-        }))
-    }
-
-    fn required(&self, schema: &'a Json) -> Result<FxHashSet<&'a str>, ConstrainError> {
-        let names = match schema.get("required") {
-            None => return Ok(FxHashSet::default()),
-            Some(Json::Arr(names)) => names.iter().map(|name| match name {
-                Json::Str(name) => Some(name.as_str()),
-                _ => None,
-            }),
-            Some(_) => return self.malformed("required", "must be a list of strings"),
-        };
-        match names.collect() {
-            Some(names) => Ok(names),
-            None => self.malformed("required", "must be a list of strings"),
-        }
-    }
-
-    /// Counts of members, where they follow from what is declared.
-    fn property_count(
-        &self,
-        schema: &Json,
-        required: usize,
-        declared: usize,
-    ) -> Result<(), ConstrainError> {
-        let advice = "require the properties that must be there";
-        match self.count(schema, "minProperties")? {
-            Some(min) if min as usize > required => self.unsupported("minProperties", advice),
-            _ => match self.count(schema, "maxProperties")? {
-                Some(max) if (max as usize) < declared => self.unsupported("maxProperties", advice),
-                _ => Ok(()),
-            },
-        }
-    }
-}
-
-/// `{"not":{}}`, which some libraries write for `false`.
-fn is_not_anything(members: &[(String, Json)]) -> bool {
-    matches!(members, [(key, Json::Obj(inner))] if key == "not" && inner.is_empty())
 }
 
 /// An integer literal, held to what no bound of the finite form reaches.
