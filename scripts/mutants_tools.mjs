@@ -136,25 +136,28 @@ const mutants = [
   {
     name: 'specials',
     promise: 'control tokens keep their bytes in the vocabulary of the masks',
-    file: 'crates/tokenizer/src/lib.rs',
+    file: 'crates/tokenizer/src/tokenizer.rs',
+    find: '(!self.is_special(id)).then(|| self.token_bytes(id).to_vec())',
+    replace: 'Some(self.token_bytes(id).to_vec())',
     test: 'vocab_bytes_marks_specials',
-    elsewhere: 'a Rust mutant; `cargo test -p tinyllm-tokenizer vocab_bytes_marks_specials`',
+    crate: 'tinyllm-tokenizer',
   },
 ]
 
 const wanted = process.argv[2]
-const chosen = mutants.filter(({ name, elsewhere }) => !elsewhere && (wanted === undefined || wanted === name))
+const chosen = mutants.filter(({ name }) => wanted === undefined || wanted === name)
 
 const copy = mkdtempSync(join(tmpdir(), 'mutants-'))
 try {
-  for (const name of ['src', '__test__']) cpSync(join(root, name), join(copy, name), { recursive: true })
+  for (const name of ['src', '__test__', 'crates', 'Cargo.toml', 'Cargo.lock'])
+    cpSync(join(root, name), join(copy, name), { recursive: true })
   const beside = readdirSync(root).filter((name) =>
     /^(binding\.|.*\.node$|package\.json$|jest\.config|fixtures$|node_modules$)/.test(name),
   )
   for (const name of beside) symlinkSync(join(root, name), join(copy, name))
 
-  const clean = run(chosen.map(({ test }) => test))
-  if (!clean.passed) {
+  const clean = run(chosen.filter((mutant) => !mutant.crate).map(({ test }) => test))
+  if (!clean.passed && chosen.some((mutant) => !mutant.crate)) {
     console.error(clean.output)
     throw new Error('the tests fail without any mutant')
   }
@@ -167,7 +170,7 @@ try {
       path,
       source.replace(mutant.find, () => mutant.replace),
     )
-    const { passed, ran } = run([mutant.test])
+    const { passed, ran } = mutant.crate ? runCargo(mutant) : run([mutant.test])
     writeFileSync(path, source)
     if (!passed && !ran) throw new Error(`${mutant.name}: the mutant does not compile`)
     console.log(`${passed ? 'SURVIVED' : 'killed  '}  ${mutant.name.padEnd(16)} ${mutant.test}`)
@@ -195,13 +198,18 @@ function run(tests) {
   }
 }
 
+/** A test of a crate; what the mutant does not touch is compiled already. */
+function runCargo({ crate, test }) {
+  const args = ['test', '--release', '-p', crate, test]
+  const env = { ...process.env, CARGO_TARGET_DIR: join(root, 'target') }
+  const { status, stdout } = spawnSync('cargo', args, { cwd: copy, encoding: 'utf8', env })
+  return { passed: status === 0, ran: /^test .*\.\.\. FAILED$/m.test(stdout) }
+}
+
 function table(rows) {
   const lines = rows.map(
     ({ name, promise, test, killed }) => `| ${name} | ${promise} | \`${test}\` | ${killed ? 'yes' : '**no**'} |`,
   )
-  const rust = mutants
-    .filter(({ elsewhere }) => elsewhere)
-    .map(({ name, promise, elsewhere }) => `| ${name} | ${promise} | ${elsewhere} | |`)
   return `# Mutants of the tool-calling code
 
 Each row is a way to get tool calls wrong, and the test that carries the promise and fails under it. Made by
@@ -209,6 +217,6 @@ Each row is a way to get tool calls wrong, and the test that carries the promise
 
 | mutant | what it does | test | killed |
 | --- | --- | --- | --- |
-${[...lines, ...rust].join('\n')}
+${lines.join('\n')}
 `
 }
