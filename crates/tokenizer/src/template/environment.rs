@@ -6,7 +6,7 @@
 
 use super::{NAME, clock, python};
 use minijinja::machinery::{
-    CompiledTemplate, Instruction, TemplateConfig, eval, make_string_output,
+    CompiledTemplate, Instruction, TemplateConfig, Token, eval, make_string_output, tokenize,
 };
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
@@ -28,6 +28,7 @@ impl<'source> Program<'source> {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         let config =
             TemplateConfig { syntax_config: syntax, default_auto_escape: Arc::new(|_| AutoEscape::None) };
+        check_expressions(source, &config.syntax_config)?;
         let mut compiled = CompiledTemplate::new(NAME, source, &config)?;
         let blocks = compiled.blocks.values_mut();
         for instructions in std::iter::once(&mut compiled.instructions).chain(blocks) {
@@ -55,6 +56,30 @@ impl<'source> Program<'source> {
         Ok(text)
     }
 }
+
+/// Refuses expressions so long that compiling them, quadratic in their nesting, takes noticeable time.
+fn check_expressions(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
+    let mut tokens = 0;
+    for token in tokenize(source, false, syntax.clone()) {
+        let Ok((token, _)) = token else {
+            // The compiler says it better, with the line.
+            return Ok(());
+        };
+        let within = !matches!(
+            token,
+            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart
+        );
+        tokens = if within { tokens + 1 } else { 0 };
+        if tokens > MAX_EXPRESSION_TOKENS {
+            let message = format!("an expression has more than {MAX_EXPRESSION_TOKENS} tokens");
+            return Err(Error::new(ErrorKind::SyntaxError, message));
+        }
+    }
+    Ok(())
+}
+
+/// Most tokens between `{{` or `{%` and its end. Known templates have some hundreds.
+const MAX_EXPRESSION_TOKENS: usize = 2_000;
 
 /// The name under which `+` is a filter; no template can spell it.
 const ADD: &str = "+";
