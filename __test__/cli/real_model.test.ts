@@ -87,6 +87,17 @@ test('inspect tells what a model file is', async () => {
   )
 })
 
+test('inspect --cpu tells which kernels are used and why', async () => {
+  const { code, out } = await run(['inspect', '--cpu'])
+  expect(code).toBe(EXIT.ok)
+  expect(out).toMatch(/^kernels +(portable|avx2|avx512|amx) \(the best that runs here\)$/m)
+  expect(out).toMatch(/^ +portable +runs here$/m)
+  expect(await run(['inspect'])).toMatchObject({
+    code: EXIT.failure,
+    err: 'tinyllm: inspect takes a model file, or --cpu\n',
+  })
+})
+
 describe('grammar --json is the recorded automaton', () => {
   interface Golden {
     readonly name: string

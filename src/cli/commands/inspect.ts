@@ -1,5 +1,7 @@
-/** `tinyllm inspect FILE`: what a GGUF file says of itself. */
+/** `tinyllm inspect FILE`: what a GGUF file says of itself; `tinyllm inspect --cpu`: which kernels run here. */
+import { stat } from 'node:fs/promises'
 import type { Command } from 'commander'
+import { InvalidRequestError } from '../../errors.js'
 import { locateModel } from '../model.js'
 import { addSourceOptions } from '../options.js'
 import { formatBytes, formatTable, type Terminal, write } from '../terminal.js'
@@ -35,19 +37,54 @@ function describe(file: string, size: number, { version, metadata, tensors }: He
   return `${summary}\nmetadata\n${formatTable(rows)}\ntensors\n${formatTable(shapes)}`
 }
 
+/** The report as `cpuReport` gives it. */
+interface CpuReport {
+  readonly tier: string
+  /** Whether `TINYLLM_CPU` chose it. */
+  readonly forced: boolean
+  readonly architecture: string
+  /** In ascending order of preference: what keeps a tier from running on this CPU, or null. */
+  readonly tiers: Readonly<Record<string, string | null>>
+}
+
+function describeCpu({ tier, forced, architecture, tiers }: CpuReport): string {
+  const why = forced ? 'asked for by TINYLLM_CPU' : 'the best that runs here'
+  const rows = Object.entries(tiers).map(([name, lack]) => [
+    `  ${name}`,
+    lack === null ? 'runs here' : `not here: ${lack}`,
+  ])
+  return `${formatTable([
+    ['kernels', `${tier} (${why})`],
+    ['architecture', architecture],
+  ])}\ntiers\n${formatTable(rows)}`
+}
+
+interface InspectOptions {
+  readonly cpu?: boolean
+  readonly json?: boolean
+  readonly offline?: boolean
+  readonly manifest?: string
+}
+
 export function addInspect(program: Command, terminal: Terminal): void {
   const command = program
     .command('inspect')
-    .description('show the header of a GGUF file')
-    .argument('<file>', 'a GGUF file, or a model in the cache')
-    .option('--json', 'the whole header as JSON')
-  addSourceOptions(command).action(
-    async (name: string, options: { json?: boolean; offline?: boolean; manifest?: string }) => {
-      const { path } = await locateModel(name, options, terminal)
-      const [{ inspectGguf }, { stat }] = await Promise.all([import('../../native.js'), import('node:fs/promises')])
-      const header = await inspectGguf(path)
-      const text = options.json ? `${header}\n` : describe(path, (await stat(path)).size, JSON.parse(header) as Header)
-      await write(terminal.stdout, text)
-    },
-  )
+    .description('show the header of a GGUF file, or which kernels this CPU runs')
+    .argument('[file]', 'a GGUF file, or a model with a name')
+    .option('--cpu', 'which kernels run on this CPU, and why')
+    .option('--json', 'the whole of it as JSON')
+  addSourceOptions(command).action(async (name: string | undefined, options: InspectOptions) => {
+    if ((name === undefined) !== (options.cpu ?? false))
+      throw new InvalidRequestError('inspect takes a model file, or --cpu')
+    const path = name === undefined ? undefined : (await locateModel(name, options, terminal)).path
+    const native = await import('../../native.js')
+    const json = path === undefined ? native.cpuReport() : await native.inspectGguf(path)
+    let text = `${json}\n`
+    if (!options.json) {
+      const value: unknown = JSON.parse(json)
+      text =
+        path === undefined ? describeCpu(value as CpuReport) : describe(path, (await stat(path)).size, value as Header)
+    }
+    await write(terminal.stdout, text)
+  })
 }
