@@ -53,7 +53,6 @@ describe('a wrong command line is one line and exit code 2', () => {
     [['generate', 'hello', '--seed', '-1'], /Give a whole number from 0 to 18446744073709551615/],
     [['generate', 'hello', '--max-tokens', '1.5'], /Give a whole number/],
     [['grammar', '--unknown'], /unknown option '--unknown'/],
-    [['inspect'], /missing required argument 'file'/],
   ])('%j', async (args, message) => {
     const { code, out, err } = await run(args)
     expect(code).toBe(2)
