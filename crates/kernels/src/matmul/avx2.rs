@@ -6,9 +6,10 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::sync::atomic::Ordering;
 
 use super::{Job, groups};
-use crate::activations::{Activations, Group};
+use crate::activations::{Activations, Group, fine_scale};
 use crate::tiles::{BLOCK_COLUMNS, Format};
 
 /// Rows from which on a tile is unpacked once for all of them.
@@ -45,6 +46,9 @@ unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &
             let more = tile + 2 * S <= job.tiles.end;
             let ahead = if more { S * job.tile_bytes } else { 0 };
             kernel::<F, false, S, M>(job, tile, std::ptr::null(), group, job.rows.start, ahead);
+            for s in 0..S {
+                add_fine::<F>(job, tile + s, group, job.rows.start);
+            }
             tile += S;
         }
         one_by_one::<F>(job, tile, input);
@@ -74,6 +78,8 @@ unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
                     };
                 }
             }
+            // SAFETY: the contract; the group's products are stored.
+            unsafe { add_fine::<F>(job, tile, group, row) }
         }
     }
 }
@@ -116,6 +122,8 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
                     };
                 }
             }
+            // SAFETY: the contract; the group's products are stored.
+            unsafe { add_fine::<F>(job, tile, group, row) }
         }
     }
 }
@@ -163,6 +171,92 @@ fn fence(x: &mut __m256i) {
     unsafe {
         asm!("/* {0} */", inout(ymm_reg) * x, options(pure, nomem, nostack, preserves_flags));
     }
+}
+
+/// Adds what the fine integers of a group give to the products of one tile, which are stored. The
+/// group's first row is input row `row`.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
+    for b in 0..job.blocks {
+        // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
+        unsafe {
+            let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
+            if rows == 0 {
+                continue;
+            }
+            let p = job.tile(tile).add(b * F::BLOCK);
+            let mut w = [[_mm256_setzero_si256(); 8]; 2];
+            for (upper, w) in w.iter_mut().enumerate() {
+                for (g, w) in w.iter_mut().enumerate() {
+                    *w = unpack::<F>(p, g / 4, g % 4, upper);
+                }
+            }
+            while rows != 0 {
+                let m = rows.trailing_zeros() as usize;
+                rows &= rows - 1;
+                let at = b * group.stride + m;
+                let a = group.fine.add(at * BLOCK_COLUMNS).cast::<i32>();
+                let (total, low) = (*group.fine_totals.add(at), *group.fine_lows.add(at));
+                let by = _mm256_set1_ps(fine_scale(*group.scales.add(at)));
+                for (upper, w) in w.iter().enumerate() {
+                    let scales = p.add(F::SCALES + upper * 16);
+                    let scale = _mm256_cvtph_ps(_mm_loadu_si128(scales.cast()));
+                    let to = job.to(tile, row + m).add(upper * 8);
+                    let mut acc = _mm256_loadu_ps(to);
+                    let [first, second] =
+                        [half_dot::<F>(&w[..4], a), half_dot::<F>(&w[4..], a.add(4))];
+                    if F::HALVES {
+                        let scale2 = _mm256_cvtph_ps(_mm_loadu_si128(scales.add(32).cast()));
+                        let offset = _mm256_set1_epi32(low << F::OFFSET_BITS);
+                        let x = _mm256_cvtepi32_ps(_mm256_sub_epi32(first, offset));
+                        acc = _mm256_fmadd_ps(x, _mm256_mul_ps(scale, by), acc);
+                        let offset = _mm256_set1_epi32((total - low) << F::OFFSET_BITS);
+                        let x = _mm256_cvtepi32_ps(_mm256_sub_epi32(second, offset));
+                        acc = _mm256_fmadd_ps(x, _mm256_mul_ps(scale2, by), acc);
+                    } else {
+                        let mut sum = _mm256_add_epi32(first, second);
+                        if F::OFFSET_BITS > 0 {
+                            let offset = _mm256_set1_epi32(total << F::OFFSET_BITS);
+                            sum = _mm256_sub_epi32(sum, offset);
+                        }
+                        let x = _mm256_cvtepi32_ps(sum);
+                        acc = _mm256_fmadd_ps(x, _mm256_mul_ps(scale, by), acc);
+                    }
+                    _mm256_storeu_ps(to, acc);
+                }
+            }
+        }
+    }
+}
+
+/// Four groups of columns of eight rows times 16 activations.
+///
+/// # Safety
+/// `a` is valid for 16 bytes; `w` has four vectors.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn half_dot<F: Format>(w: &[__m256i], a: *const i32) -> __m256i {
+    let ones = _mm256_set1_epi16(1);
+    let mut wide = _mm256_setzero_si256();
+    let mut narrow = _mm256_setzero_si256();
+    for (g, &w) in w.iter().enumerate() {
+        // SAFETY: one of the four groups.
+        let x = _mm256_set1_epi32(unsafe { a.add(g).read_unaligned() });
+        if F::BYTES {
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
+            wide = _mm256_add_epi32(wide, _mm256_madd_epi16(pairs, ones));
+            continue;
+        }
+        narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(w, x));
+        if g == 3 || F::HIGH_BITS == 2 && g == 1 {
+            wide = _mm256_add_epi32(wide, _mm256_madd_epi16(narrow, ones));
+            narrow = _mm256_setzero_si256();
+        }
+    }
+    wide
 }
 
 /// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`

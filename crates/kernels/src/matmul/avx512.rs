@@ -1,9 +1,10 @@
 //! Integer products with AVX-512 VNNI: `vpdpbusd` multiplies four columns of 16 rows at once.
 
 use std::arch::x86_64::*;
+use std::sync::atomic::Ordering;
 
 use super::{Job, groups};
-use crate::activations::{Activations, Group};
+use crate::activations::{Activations, Group, fine_scale};
 use crate::tiles::{BLOCK_COLUMNS, Format};
 
 /// # Safety
@@ -34,13 +35,11 @@ unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &
     unsafe {
         while tile + S <= job.tiles.end {
             let more = tile + 2 * S <= job.tiles.end;
-            kernel::<F, S, M>(
-                job,
-                tile,
-                group,
-                job.rows.start,
-                if more { S * job.tile_bytes } else { 0 },
-            );
+            let ahead = if more { S * job.tile_bytes } else { 0 };
+            kernel::<F, S, M>(job, tile, group, job.rows.start, ahead);
+            for s in 0..S {
+                add_fine::<F>(job, tile + s, group, job.rows.start);
+            }
             tile += S;
         }
         one_by_one::<F>(job, tile, input);
@@ -86,6 +85,8 @@ pub(super) unsafe fn one_group<F: Format>(job: &Job, tile: usize, group: Group, 
             };
         }
     }
+    // SAFETY: the same contract; the group's products are stored.
+    unsafe { add_fine::<F>(job, tile, group, row) }
 }
 
 /// A block's integers, unpacked to a group of columns in each register.
@@ -100,7 +101,9 @@ pub(super) unsafe fn unpack<F: Format>(p: *const u8) -> [__m512i; 8] {
     unsafe {
         if F::BYTES {
             for (g, w) in w.iter_mut().enumerate() {
-                *w = _mm512_loadu_si512(p.add(g * 64).cast());
+                // To unsigned bytes, 128 more; undone with the sum of the activations.
+                let signed = _mm512_loadu_si512(p.add(g * 64).cast());
+                *w = _mm512_xor_si512(signed, _mm512_set1_epi8(-128));
             }
             return w;
         }
@@ -144,6 +147,107 @@ pub(super) unsafe fn unpack<F: Format>(p: *const u8) -> [__m512i; 8] {
     w
 }
 
+/// A block's scales, and its minima or the scales of its second half.
+///
+/// # Safety
+/// `p` is a block of the format.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn scales<F: Format>(p: *const u8) -> [__m512; 2] {
+    // SAFETY: inside the block.
+    unsafe {
+        let scales = p.add(F::SCALES);
+        let first = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+        if F::MIN || F::HALVES {
+            [first, _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(32).cast()))]
+        } else {
+            [first, _mm512_setzero_ps()]
+        }
+    }
+}
+
+/// A block times 32 activations, whose sum is `total` and that of the first half `low`: the two
+/// halves' sums if they have scales of their own, else one sum (and anything), offsets subtracted.
+///
+/// # Safety
+/// `a` is valid for 32 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn dot<F: Format>(w: &[__m512i; 8], a: *const i32, total: i32, low: i32) -> [__m512i; 2] {
+    let mut sums = [_mm512_setzero_si512(); 2];
+    for g in 0..4 {
+        // SAFETY: inside the 32 bytes.
+        let (x, y) = unsafe { (a.add(g).read_unaligned(), a.add(4 + g).read_unaligned()) };
+        sums[0] = _mm512_dpbusd_epi32(sums[0], w[g], _mm512_set1_epi32(x));
+        sums[1] = _mm512_dpbusd_epi32(sums[1], w[4 + g], _mm512_set1_epi32(y));
+    }
+    if F::HALVES {
+        let high = _mm512_set1_epi32((total - low) << F::OFFSET_BITS);
+        let low = _mm512_set1_epi32(low << F::OFFSET_BITS);
+        return [_mm512_sub_epi32(sums[0], low), _mm512_sub_epi32(sums[1], high)];
+    }
+    sums[0] = _mm512_add_epi32(sums[0], sums[1]);
+    if F::BYTES {
+        let offset = _mm512_slli_epi32::<7>(_mm512_set1_epi32(total));
+        sums[0] = _mm512_sub_epi32(sums[0], offset);
+    } else if F::OFFSET_BITS > 0 {
+        let offset = _mm512_set1_epi32(total << F::OFFSET_BITS);
+        sums[0] = _mm512_sub_epi32(sums[0], offset);
+    }
+    sums
+}
+
+/// Adds a block's sums, each times its scale and the activations', `by`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn add_scaled<F: Format>(
+    acc: __m512,
+    sums: [__m512i; 2],
+    scale: __m512,
+    second: __m512,
+    by: f32,
+) -> __m512 {
+    let by = _mm512_set1_ps(by);
+    let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[0]), _mm512_mul_ps(scale, by), acc);
+    if F::HALVES {
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[1]), _mm512_mul_ps(second, by), acc)
+    } else {
+        acc
+    }
+}
+
+/// Adds what the fine integers of a group give to the products of one tile, which are stored. The
+/// group's first row is input row `row`.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
+    for b in 0..job.blocks {
+        // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
+        unsafe {
+            let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
+            if rows == 0 {
+                continue;
+            }
+            let p = job.tile(tile).add(b * F::BLOCK);
+            let w = unpack::<F>(p);
+            let [scale, second] = scales::<F>(p);
+            while rows != 0 {
+                let m = rows.trailing_zeros() as usize;
+                rows &= rows - 1;
+                let at = b * group.stride + m;
+                let a = group.fine.add(at * BLOCK_COLUMNS).cast::<i32>();
+                let sums = dot::<F>(&w, a, *group.fine_totals.add(at), *group.fine_lows.add(at));
+                let by = fine_scale(*group.scales.add(at));
+                let to = job.to(tile, row + m);
+                let acc = _mm512_loadu_ps(to);
+                _mm512_storeu_ps(to, add_scaled::<F>(acc, sums, scale, second, by));
+            }
+        }
+    }
+}
+
 /// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
 /// on; `ahead` is how far on a later tile's weights lie (to prefetch), or 0. Returns `M`.
 ///
@@ -171,52 +275,14 @@ unsafe fn kernel<F: Format, const S: usize, const M: usize>(
                         _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead + line * 64).cast());
                     }
                 }
-                let mut w = unpack::<F>(p);
-                if F::BYTES {
-                    // To unsigned bytes, 128 more; undone with the sum of the activations.
-                    for w in &mut w {
-                        *w = _mm512_xor_si512(*w, _mm512_set1_epi8(-128));
-                    }
-                }
-                let scales = p.add(F::SCALES);
-                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
-                let second = if F::MIN || F::HALVES {
-                    _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(32).cast()))
-                } else {
-                    _mm512_setzero_ps()
-                };
+                let w = unpack::<F>(p);
+                let [scale, second] = scales::<F>(p);
                 for m in 0..M {
                     let at = b * acts.stride + m;
                     let a = acts.ints.add(at * BLOCK_COLUMNS).cast::<i32>();
-                    let mut low = _mm512_setzero_si512();
-                    let mut high = _mm512_setzero_si512();
-                    for g in 0..4 {
-                        let x = _mm512_set1_epi32(a.add(g).read());
-                        low = _mm512_dpbusd_epi32(low, w[g], x);
-                        let x = _mm512_set1_epi32(a.add(4 + g).read());
-                        high = _mm512_dpbusd_epi32(high, w[4 + g], x);
-                    }
-                    let by = _mm512_set1_ps(*acts.scales.add(at));
-                    if F::HALVES {
-                        let lows = *acts.lows.add(at);
-                        let highs = *acts.totals.add(at) - lows;
-                        low = _mm512_sub_epi32(low, _mm512_set1_epi32(lows << F::OFFSET_BITS));
-                        high = _mm512_sub_epi32(high, _mm512_set1_epi32(highs << F::OFFSET_BITS));
-                        let x = _mm512_cvtepi32_ps(low);
-                        acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(scale, by), acc[s][m]);
-                        let x = _mm512_cvtepi32_ps(high);
-                        acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(second, by), acc[s][m]);
-                        continue;
-                    }
-                    let mut sum = _mm512_add_epi32(low, high);
-                    let offset = if F::BYTES { 7 } else { F::OFFSET_BITS };
-                    if offset > 0 {
-                        let total = _mm512_set1_epi32(*acts.totals.add(at));
-                        let total = _mm512_sllv_epi32(total, _mm512_set1_epi32(offset as i32));
-                        sum = _mm512_sub_epi32(sum, total);
-                    }
-                    let x = _mm512_cvtepi32_ps(sum);
-                    acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(scale, by), acc[s][m]);
+                    let sums = dot::<F>(&w, a, *acts.totals.add(at), *acts.lows.add(at));
+                    let by = *acts.scales.add(at);
+                    acc[s][m] = add_scaled::<F>(acc[s][m], sums, scale, second, by);
                     if F::MIN {
                         let sums = _mm512_set1_ps(*acts.sums.add(at));
                         acc[s][m] = _mm512_fmadd_ps(second, sums, acc[s][m]);

@@ -7,7 +7,11 @@
 //! acc  = fma(f32(min[r][b]), a_sum[m][b], acc)                  formats with minima
 //! ```
 //! (formats with two scales: once for each half of the block; float formats: one fma for each
-//! column, ascending). Every tier and every number of input rows does exactly these operations in
+//! column, ascending), and then, blocks ascending, those that have fine integers (`activations.rs`):
+//! ```text
+//! acc  = fma(f32(fine int), f32(scale[r][b]) * (a_scale[m][b] / 254), acc)
+//! ```
+//! Every tier and every number of input rows does exactly these operations in
 //! this order, so M decides which loop runs, never the numbers: a token's result depends neither on
 //! its batch mates, nor on whether it is prefilled or decoded, nor on threads or CPU.
 //!

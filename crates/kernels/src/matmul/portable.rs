@@ -1,7 +1,9 @@
 //! Integer products in plain Rust.
 
+use std::sync::atomic::Ordering;
+
 use super::{Job, groups};
-use crate::activations::{Activations, Group};
+use crate::activations::{Activations, Group, fine_scale};
 use crate::simd::Simd;
 use crate::simd::portable::Portable;
 use crate::tiles::{BLOCK_COLUMNS, Format, TILE_ROWS};
@@ -27,6 +29,8 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
                     Portable::store(job.to(tile, first + row), sums);
                 }
             }
+            // SAFETY: the contract; the group's products are stored.
+            unsafe { add_fine::<F>(job, tile, &unpacked, group, first) }
         }
     }
 }
@@ -71,30 +75,80 @@ unsafe fn one_row<F: Format>(
         let at = b * acts.stride;
         // SAFETY: block b of the row and of the tile; the portable tier needs no features.
         unsafe {
-            let a = acts.ints.add(at * BLOCK_COLUMNS).cast::<[i8; BLOCK_COLUMNS]>().read();
-            let low = dot(&ints[..256], &a[..16]);
-            let high = dot(&ints[256..], &a[16..]);
-            let scales = weights.add(b * F::BLOCK + F::SCALES);
-            let first = Portable::load_f16(scales.cast());
-            let by = |scale| Portable::mul(scale, [*acts.scales.add(at); TILE_ROWS]);
-            if F::HALVES {
-                let second = Portable::load_f16(scales.add(32).cast());
-                acc = Portable::fma(low.map(|x| x as f32), by(first), acc);
-                acc = Portable::fma(high.map(|x| x as f32), by(second), acc);
-            } else {
-                let mut sum = low;
-                for (sum, high) in sum.iter_mut().zip(high) {
-                    *sum += high;
-                }
-                acc = Portable::fma(sum.map(|x| x as f32), by(first), acc);
-            }
+            let block = weights.add(b * F::BLOCK);
+            let a = acts.ints.add(at * BLOCK_COLUMNS).cast();
+            acc = add_block::<F>(acc, block, ints, a, *acts.scales.add(at));
             if F::MIN {
-                let min = Portable::load_f16(scales.add(32).cast());
+                let min = Portable::load_f16(block.add(F::SCALES + 32).cast());
                 acc = Portable::fma(min, [*acts.sums.add(at); TILE_ROWS], acc);
             }
         }
     }
     acc
+}
+
+/// Adds a block times 32 activations of scale `scale`.
+///
+/// # Safety
+/// `block` is a block of the format, whose integers are `ints`; `a` is valid.
+unsafe fn add_block<F: Format>(
+    mut acc: [f32; TILE_ROWS],
+    block: *const u8,
+    ints: &[i16; 512],
+    a: *const [i8; BLOCK_COLUMNS],
+    scale: f32,
+) -> [f32; TILE_ROWS] {
+    // SAFETY: the contract above; the portable tier needs no features.
+    unsafe {
+        let a = a.read();
+        let low = dot(&ints[..256], &a[..16]);
+        let high = dot(&ints[256..], &a[16..]);
+        let scales = block.add(F::SCALES);
+        let first = Portable::mul(Portable::load_f16(scales.cast()), [scale; TILE_ROWS]);
+        if F::HALVES {
+            let second = Portable::load_f16(scales.add(32).cast());
+            let second = Portable::mul(second, [scale; TILE_ROWS]);
+            acc = Portable::fma(low.map(|x| x as f32), first, acc);
+            Portable::fma(high.map(|x| x as f32), second, acc)
+        } else {
+            let mut sum = low;
+            for (sum, high) in sum.iter_mut().zip(high) {
+                *sum += high;
+            }
+            Portable::fma(sum.map(|x| x as f32), first, acc)
+        }
+    }
+}
+
+/// Adds what the fine integers of a group give to the products of one tile, which are stored. The
+/// group's first row is input row `row`.
+///
+/// # Safety
+/// The contract of [`super::product`]; `unpacked` are the tile's integers.
+unsafe fn add_fine<F: Format>(
+    job: &Job,
+    tile: usize,
+    unpacked: &[[i16; 512]],
+    group: Group,
+    row: usize,
+) {
+    for (b, ints) in unpacked.iter().enumerate() {
+        // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
+        unsafe {
+            let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
+            while rows != 0 {
+                let m = rows.trailing_zeros() as usize;
+                rows &= rows - 1;
+                let at = b * group.stride + m;
+                let block = job.tile(tile).add(b * F::BLOCK);
+                let a = group.fine.add(at * BLOCK_COLUMNS).cast();
+                let by = fine_scale(*group.scales.add(at));
+                let to = job.to(tile, row + m);
+                let acc = add_block::<F>(Portable::load(to), block, ints, a, by);
+                Portable::store(to, acc);
+            }
+        }
+    }
 }
 
 /// Sixteen rows times 16 columns, integers as `[4 groups][16 rows][4]`.
