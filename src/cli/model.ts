@@ -34,14 +34,17 @@ export async function openEngine(
   terminal: Terminal,
   more: Pick<LoadOptions, 'parallel'> = {},
 ): Promise<{ engine: Engine; name: string }> {
-  const { path, name } = await locateModel(options.model, options, terminal)
+  const { path, name, source } = await locateModel(options.model, options, terminal)
   // Only now: pulling and listing models needs no addon.
   const { load } = await import('../engine.js')
-  const engine = await load(path, {
+  // By its name, by which the engine and so the API then know it; a name of --manifest means nothing to the engine.
+  const engine = await load(source === 'path' || options.manifest !== undefined ? path : options.model, {
     ...more,
     ...(options.ctxSize !== undefined && { contextLength: options.ctxSize }),
     ...(options.threads !== undefined && { threads: options.threads }),
     signal: terminal.signal,
   })
+  const { forward } = engine.info
+  if (forward.startsWith('reference')) terminal.stderr.write(`${name} runs slowly, by the ${forward}\n`)
   return { engine, name }
 }
