@@ -26,6 +26,7 @@ mod regex;
 mod runtime;
 mod schema;
 mod string_tables;
+mod strings;
 mod trie;
 mod trigger;
 mod vocabulary;

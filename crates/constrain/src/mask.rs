@@ -19,6 +19,11 @@ impl Mask {
     /// The mask of bit words.
     pub(crate) fn new(words: Vec<u32>) -> Self {
         let allowed = words.iter().map(|w| w.count_ones()).sum();
+        Self::counted(words, allowed)
+    }
+
+    /// The mask of bit words of which so many are known to be set.
+    pub(crate) fn counted(words: Vec<u32>, allowed: u32) -> Self {
         let single = (allowed == 1).then(|| first(&words)).flatten();
         Self(Arc::new(Inner { words: words.into_boxed_slice(), allowed, single }))
     }

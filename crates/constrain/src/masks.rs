@@ -5,8 +5,10 @@ use crate::compile::CompiledGrammar;
 use crate::determinize::{DEAD_STATE, Determinizer, State, out_of_work};
 use crate::error::ConstrainError;
 use crate::limits::Limits;
-use crate::mask::{Mask, allow};
+use crate::mask::Mask;
 use crate::nfa::Nfa;
+use crate::string_tables::Bits;
+use crate::strings;
 use crate::walk::{Automaton, walk};
 
 /// The mask of a state: the tokens that stay alive, and the end token where it accepts.
@@ -15,23 +17,25 @@ pub(crate) fn make(
     automaton: &mut Determinizer,
     state: State,
 ) -> Result<Mask, ConstrainError> {
+    if let Some(mask) = strings::mask(grammar, automaton, state)? {
+        return Ok(mask);
+    }
     let vocabulary = &grammar.vocabulary;
-    let mut words = vec![0; vocabulary.mask_words()];
+    let mut bits = Bits::none(vocabulary);
     let accepts = automaton.accepts(state);
-    let mut lazy = Lazy::new(grammar, automaton);
-    walk(&vocabulary.trie, &mut lazy, state, |tokens, _| {
+    // Every token ends at one node, so each is counted once.
+    walk(&vocabulary.trie, &mut Lazy::new(grammar, automaton), state, |tokens, _| {
         for &token in tokens {
-            allow(&mut words, token);
+            bits.allow(token);
         }
     })?;
     if accepts && let Some(eos) = vocabulary.eos() {
-        allow(&mut words, eos);
+        bits.allow(eos);
     }
-    let mask = Mask::new(words);
-    if mask.allowed() == 0 && !accepts {
+    if bits.count == 0 && !accepts {
         return Err(stuck(&grammar.nfa, automaton, state));
     }
-    Ok(mask)
+    Ok(Mask::counted(bits.words, bits.count))
 }
 
 fn stuck(nfa: &Nfa, automaton: &Determinizer, state: State) -> ConstrainError {

@@ -14,7 +14,7 @@ use crate::error::ConstrainError;
 const MAX_TOKENS: usize = 1 << 24;
 
 /// Longest token in bytes. Real vocabularies stay below 1,000.
-const MAX_TOKEN_BYTES: usize = 1 << 16;
+const MAX_TOKEN_BYTES: usize = u16::MAX as usize;
 
 /// Nodes with at least this many children carry the set of their bytes.
 const WIDE: usize = 12;
@@ -133,14 +133,6 @@ impl Trie {
         &self.wide[wide as usize]
     }
 
-    /// The child for a byte.
-    pub(crate) fn child(&self, node: u32, byte: u8) -> Option<u32> {
-        let parent = self.node(node);
-        let children = self.children(parent);
-        let at = children.binary_search_by_key(&byte, |child| child.byte).ok()?;
-        Some(parent.child + at as u32)
-    }
-
     /// The tokens that end at a node.
     #[inline]
     pub(crate) fn tokens<'a>(&'a self, token: &'a u32) -> &'a [u32] {
@@ -149,10 +141,5 @@ impl Trie {
             several if several & SEVERAL != 0 => &self.equal[(several & !SEVERAL) as usize],
             _ => std::slice::from_ref(token),
         }
-    }
-
-    /// Number of nodes.
-    pub(crate) fn len(&self) -> usize {
-        self.nodes.len()
     }
 }

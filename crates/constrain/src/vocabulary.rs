@@ -99,7 +99,7 @@ impl Vocabulary {
     /// Makes the tables that are otherwise made when a grammar first needs them.
     pub fn prepare(&self) {
         for form in FORMS {
-            self.strings(form);
+            self.strings(form).prepare(self);
         }
     }
 
@@ -110,6 +110,6 @@ impl Vocabulary {
 
     /// Tables for one form of JSON string characters, made on first use.
     pub(crate) fn strings(&self, form: crate::json_chars::CharForm) -> &StringTables {
-        self.strings[form as usize].get_or_init(|| StringTables::new(self, form))
+        self.strings[form as usize].get_or_init(|| StringTables::new(form))
     }
 }

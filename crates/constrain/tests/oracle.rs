@@ -338,4 +338,56 @@ proptest! {
             rest = rest.after_all(tokens[token as usize].as_ref().unwrap());
         }
     }
+
+    #[test]
+    fn string_masks_are_brute_force_masks(
+        schema in prop::sample::select(vec![
+            r#"{"type":"string"}"#,
+            r#"{"type":"string","minLength":2,"maxLength":3}"#,
+            r#"{"type":"string","minLength":1}"#,
+            r#"{"type":"string","maxLength":40}"#,
+            r#"{"type":"string","maxLength":0}"#,
+            r#"{"type":"array","items":{"type":"string","maxLength":2},"minItems":1,"maxItems":90}"#,
+            r#"{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string","minLength":3}}}"#,
+            r#"{"anyOf":[{"type":"string","minLength":4},{"enum":["","a","aa\"b"]}]}"#,
+            r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        ]),
+        strict in any::<bool>(),
+        extra in prop::collection::vec(
+            prop::collection::vec(
+                prop::sample::select(vec![
+                    "a", "b", "\"", "\\", "u", "n", "00", "e9", "d8", "\\ud83d", "\\ude00", "\u{e9}",
+                    "\u{20ac}", "\u{1f600}", ",", "}", "]", ":", "[", "{", "\n",
+                ]),
+                1..5,
+            ),
+            1..60,
+        ),
+        cuts in prop::collection::vec(1..4_usize, 8),
+        picks in prop::collection::vec(any::<u16>(), 14),
+    ) {
+        use tinyllm_constrain::{Subset, Whitespace, grammar_to_node};
+        let mut tokens: Vec<Option<Vec<u8>>> =
+            extra.into_iter().map(|parts| Some(parts.concat().into_bytes())).collect();
+        // Tokens that cut a character in two.
+        for (token, cut) in tokens.clone().into_iter().flatten().zip(cuts) {
+            tokens.push(Some(token[cut.min(token.len())..].to_vec()));
+            tokens.push(Some(token[..token.len() - cut.min(token.len())].to_vec()));
+        }
+        tokens.insert(0, None);
+        tokens.extend((0..=255).map(|b| Some(vec![b])));
+        let grammar = Grammar::Schema {
+            text: schema.into(),
+            subset: if strict { Subset::Strict } else { Subset::General },
+            whitespace: Whitespace::Compact,
+            max_string_length: None,
+        };
+        let nested = Grammar::JsonObject { depth: 2, finite: !strict };
+        let grammar = if picks[0] % 8 == 0 { nested } else { grammar };
+        let Ok(node) = grammar_to_node(&grammar, &Limits::default()) else { return Ok(()) };
+        let vocabulary = Vocabulary::new(tokens.clone(), Some(0)).unwrap();
+        let compiled = compile(&grammar, &vocabulary, &Limits::default()).unwrap();
+        let mut constraint = compiled.constraint(ConstraintOptions::default());
+        walk(&mut *constraint, &Expr::of(&node), &tokens, Some(0), &picks)?;
+    }
 }
