@@ -206,9 +206,8 @@ unsafe fn queries<S: Simd>(
             let at = (rows.start, done);
             done += match count - done {
                 1 => some::<S, 1>(unit, keys, next, at, seen, states, stride),
-                2 => some::<S, 2>(unit, keys, next, at, seen, states, stride),
                 4 if S::QUERIES > 3 => some::<S, 4>(unit, keys, next, at, seen, states, stride),
-                4 => some::<S, 2>(unit, keys, next, at, seen, states, stride),
+                2 | 4 => some::<S, 2>(unit, keys, next, at, seen, states, stride),
                 n if n >= 6 && S::QUERIES > 3 => {
                     some::<S, 6>(unit, keys, next, at, seen, states, stride)
                 }

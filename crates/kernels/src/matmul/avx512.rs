@@ -153,7 +153,7 @@ pub(super) unsafe fn unpack<F: Format>(p: *const u8) -> [__m512i; 8] {
 /// `p` is a block of the format.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn scales<F: Format>(p: *const u8) -> [__m512; 2] {
+pub(super) unsafe fn scales<F: Format>(p: *const u8) -> [__m512; 2] {
     // SAFETY: inside the block.
     unsafe {
         let scales = p.add(F::SCALES);
@@ -186,21 +186,27 @@ unsafe fn dot<F: Format>(w: &[__m512i; 8], a: *const i32, total: i32, low: i32) 
         let low = _mm512_set1_epi32(low << F::OFFSET_BITS);
         return [_mm512_sub_epi32(sums[0], low), _mm512_sub_epi32(sums[1], high)];
     }
-    sums[0] = _mm512_add_epi32(sums[0], sums[1]);
-    if F::BYTES {
-        let offset = _mm512_slli_epi32::<7>(_mm512_set1_epi32(total));
-        sums[0] = _mm512_sub_epi32(sums[0], offset);
-    } else if F::OFFSET_BITS > 0 {
-        let offset = _mm512_set1_epi32(total << F::OFFSET_BITS);
-        sums[0] = _mm512_sub_epi32(sums[0], offset);
-    }
+    sums[0] = without_offset::<F>(_mm512_add_epi32(sums[0], sums[1]), total);
     sums
+}
+
+/// A block's sums of stored (or, from bytes, of made unsigned) integers, less what is too much; the
+/// activations' sum is `total`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) fn without_offset<F: Format>(sums: __m512i, total: i32) -> __m512i {
+    let bits = if F::BYTES { 7 } else { F::OFFSET_BITS };
+    if bits == 0 {
+        return sums;
+    }
+    let total = _mm512_set1_epi32(total);
+    _mm512_sub_epi32(sums, _mm512_sll_epi32(total, _mm_cvtsi32_si128(bits as i32)))
 }
 
 /// Adds a block's sums, each times its scale and the activations', `by`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn add_scaled<F: Format>(
+pub(super) fn add_scaled<F: Format>(
     acc: __m512,
     sums: [__m512i; 2],
     scale: __m512,
@@ -222,7 +228,7 @@ fn add_scaled<F: Format>(
 /// # Safety
 /// The contract of [`super::product`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
+pub(super) unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
     for b in 0..job.blocks {
         // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
         unsafe {

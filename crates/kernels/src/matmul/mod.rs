@@ -152,8 +152,9 @@ unsafe fn product_of_rows(cpu: Cpu, format: TileFormat, job: &Job, input: Input<
             Tier::Amx => amx::product::<F>(job, input.quantized),
             _ => portable::product::<F>(job, input.quantized),
         }
-    }, _ => unsafe {
-        float::product(cpu, format, job, input.floats.as_ptr());
+    }, _ => {
+        // SAFETY: the same contract; `Input` holds `[rows][columns]` floats.
+        unsafe { float::product(cpu, format, job, input.floats.as_ptr()) }
     });
 }
 
