@@ -293,6 +293,9 @@ const mutants = [
   },
 ]
 
+/** The test binaries that hold the tests below. */
+const binaries = ['--lib', ...['automata', 'tokens', 'walks', 'frontends'].flatMap((name) => ['--test', name])]
+
 const tests = [
   'dfa_matches_python_l8_7',
   'masks_match_python_l8_7',
@@ -338,13 +341,13 @@ function cargo(mutant, ...last) {
 
 /** Which of the tests fail under a mutant; tests are found by the beginning of their names. */
 function failing(mutant) {
-  const run = cargo(mutant, '--no-fail-fast', '--lib', '--tests', '--', ...tests)
+  const run = cargo(mutant, '--no-fail-fast', ...binaries, '--', ...tests)
   const failed = [...run.stdout.matchAll(/^test (?:\S+::)?(\S+) \.\.\. FAILED/gm)].map((match) => match[1])
   return tests.filter((test) => failed.some((name) => name.startsWith(test)))
 }
 
 prepare()
-const build = cargo('', '--no-run', '--lib', '--tests')
+const build = cargo('', '--no-run', ...binaries)
 if (build.status !== 0) throw new Error(build.stderr)
 const before = failing('')
 if (before.length > 0) throw new Error(`without a mutant these fail: ${before.join(', ')}`)

@@ -1,8 +1,8 @@
 //! Closing within a budget: masks that keep only tokens after which the output can still end.
 //!
-//! Distances are counted in tokens, the end token included. Where every byte is a token, a
-//! distance in bytes bounds it from above and settles nearly every case: far from the end of the
-//! budget nothing is computed at all. In the last stretch the exact distance is found by a search
+//! Distances are counted in tokens, the end token included. A distance in bytes that are tokens by
+//! themselves bounds it from above and settles nearly every case: far from the end of the budget
+//! nothing is computed at all. In the last stretch the exact distance is found by a search
 //! over states, token by token, with what it finds kept.
 //!
 //! When the search runs out of fuel, a token counts as one that cannot finish unless its bytes
@@ -57,7 +57,7 @@ pub(crate) fn mask(
     let distances = grammar.distances();
     // What is left after this token and the end token.
     let left = remaining.checked_sub(1 + end);
-    let roomy = |bytes: u32| vocabulary.spells_all && left.is_some_and(|left| bytes <= left);
+    let roomy = |bytes: u32| left.is_some_and(|left| bytes <= left);
     if roomy(distances.furthest) || budget.reach.get(&state).is_some_and(|bytes| roomy(*bytes)) {
         return Ok(None);
     }
@@ -69,7 +69,7 @@ pub(crate) fn mask(
     })?;
     budget.expanded = 0;
     let mut search = Search { grammar, distances, automaton, budget };
-    let reach = by_state.keys().map(|next| search.bytes(*next)).max().unwrap_or(0);
+    let reach = by_state.keys().map(|next| search.spelled(*next)).max().unwrap_or(0);
     search.budget.reach.insert(state, reach);
     if roomy(reach) {
         return Ok(None);
@@ -84,8 +84,8 @@ pub(crate) fn mask(
         kept = search.finishing(by_state.keys(), remaining - 1)?;
     }
     if kept.is_empty() && !accepts {
-        let nearest = by_state.keys().map(|next| search.bytes(*next)).min();
-        kept.extend(by_state.keys().filter(|next| Some(search.bytes(**next)) == nearest));
+        let nearest = by_state.keys().map(|next| search.spelled(*next)).min();
+        kept.extend(by_state.keys().filter(|next| Some(search.spelled(**next)) == nearest));
     }
     let mut words = vec![0; vocabulary.mask_words()];
     for token in kept.iter().flat_map(|next| &by_state[next]) {
@@ -98,8 +98,9 @@ pub(crate) fn mask(
 }
 
 impl Search<'_> {
-    fn bytes(&self, state: State) -> u32 {
-        self.distances.bytes(&self.grammar.nfa, self.automaton, state)
+    /// Tokens to a whole string, at most: its bytes one by one.
+    fn spelled(&self, state: State) -> u32 {
+        self.distances.spelled(&self.grammar.nfa, self.automaton, state)
     }
 
     /// The states from which a whole string is at most `left` tokens away.
@@ -119,13 +120,13 @@ impl Search<'_> {
 
     /// What bytes say: `Some` when they settle it.
     fn settled(&self, state: State, left: u32) -> Option<bool> {
-        let bytes = self.bytes(state);
+        if self.spelled(state) <= left {
+            return Some(true);
+        }
+        let bytes = self.distances.bytes(&self.grammar.nfa, self.automaton, state);
         let longest = self.grammar.vocabulary.longest as u64;
         if u64::from(bytes) > u64::from(left) * longest {
             return Some(false);
-        }
-        if bytes == 0 || (self.grammar.vocabulary.spells_all && bytes <= left) {
-            return Some(true);
         }
         if let Some(tokens) = self.budget.exact.get(&state) {
             return Some(*tokens <= left);

@@ -67,7 +67,8 @@ pub fn compile(
         cache: RwLock::new(cache),
         distances: OnceLock::new(),
     };
-    if !vocabulary.spells_all {
+    // Where a token spells every step byte by byte, no state is without a token.
+    if !compiled.nfa.always_takes(&vocabulary.singles) {
         masks::find_stuck(&compiled)?;
     }
     Ok(Arc::new(compiled))
@@ -96,7 +97,7 @@ impl CompiledGrammar {
 
     /// Distances to an ending, computed when the first budget asks for them.
     pub(crate) fn distances(&self) -> &Distances {
-        self.distances.get_or_init(|| Distances::new(&self.nfa))
+        self.distances.get_or_init(|| Distances::new(&self.nfa, &self.vocabulary.singles))
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Cache> {

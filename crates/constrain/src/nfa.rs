@@ -136,6 +136,12 @@ impl Nfa {
         }
     }
 
+    /// Whether every consuming state takes one of these bytes.
+    pub(crate) fn always_takes(&self, bytes: &ByteSet) -> bool {
+        let takes = |live: &ByteSet| live.is_empty() || !live.intersection(bytes).is_empty();
+        self.sets.iter().all(takes) && self.tables.iter().all(|table| table.live.iter().all(takes))
+    }
+
     /// The counted loop of a hub.
     pub(crate) fn loop_at(&self, hub: NfaState) -> Option<&Loop> {
         match self.ops.get(hub as usize)? {

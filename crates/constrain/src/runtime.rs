@@ -84,10 +84,9 @@ impl Runtime {
 
     fn within(&mut self, remaining: u32) -> Result<Mask, ConstrainError> {
         let grammar = Arc::clone(&self.grammar);
-        let vocabulary = &grammar.vocabulary;
         // No state is so far from an ending that this budget could matter.
         let most = u64::from(grammar.distances().furthest) + 2;
-        if vocabulary.spells_all && u64::from(remaining) >= most {
+        if u64::from(remaining) >= most {
             return self.plain();
         }
         let mut cache = grammar.write();

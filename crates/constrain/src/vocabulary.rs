@@ -1,6 +1,7 @@
 //! A tokenizer's vocabulary, as the grammar side sees it: bytes, and the tables made from them
 //! once and used by every grammar.
 
+use crate::ast::ByteSet;
 use crate::error::ConstrainError;
 use crate::json_chars::FORMS;
 use crate::string_tables::StringTables;
@@ -17,8 +18,8 @@ pub struct Vocabulary {
     eos: Option<u32>,
     /// Longest token in bytes.
     pub(crate) longest: usize,
-    /// Whether every single byte is a token, so that every byte string can be spelled.
-    pub(crate) spells_all: bool,
+    /// Bytes that are tokens by themselves.
+    pub(crate) singles: ByteSet,
     strings: [OnceLock<StringTables>; FORMS.len()],
 }
 
@@ -52,14 +53,14 @@ impl Vocabulary {
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(tokens.len());
         let mut longest = 0;
-        let mut single = [false; 256];
+        let mut singles = ByteSet::EMPTY;
         for id in 0..tokens.len() {
             let text = text(id);
             bytes.extend_from_slice(text);
             ends.push(bytes.len() as u32);
             longest = longest.max(text.len());
             if let [byte] = text {
-                single[*byte as usize] = true;
+                singles.insert(*byte);
             }
         }
         if u32::try_from(bytes.len()).is_err() {
@@ -71,7 +72,7 @@ impl Vocabulary {
             ends,
             eos,
             longest,
-            spells_all: !single.contains(&false),
+            singles,
             strings: [const { OnceLock::new() }; FORMS.len()],
         })
     }
