@@ -452,5 +452,6 @@ pub(crate) fn explore_all(nfa: &Nfa, limits: &Limits) -> Result<Partial, Constra
         Limits::check("automaton_bytes", limits.automaton_bytes, made.bytes(), "", advice)?;
         state += 1;
     }
-    Ok(Partial::new(&nfa.classes, made.table, made.accept))
+    let work = made.work;
+    Ok(Partial { work, ..Partial::new(&nfa.classes, made.table, made.accept) })
 }

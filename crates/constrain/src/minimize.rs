@@ -16,6 +16,8 @@ pub(crate) struct Partial {
     pub(crate) n_classes: usize,
     pub(crate) table: Vec<u32>,
     pub(crate) accept: Vec<bool>,
+    /// Steps that making it took.
+    pub(crate) work: u64,
 }
 
 /// No target; as an `i32` this is [`DEAD`](crate::DEAD).
@@ -212,12 +214,12 @@ fn number(partial: &Partial, blocks: &Blocks) -> Partial {
             table.push(name[block as usize]);
         }
     }
-    Partial { classes: partial.classes, n_classes: k, table, accept }
+    Partial { classes: partial.classes, n_classes: k, table, accept, work: partial.work }
 }
 
 impl Partial {
     /// A partial automaton over the given classes.
     pub(crate) fn new(classes: &ByteClasses, table: Vec<u32>, accept: Vec<bool>) -> Self {
-        Self { classes: classes.of, n_classes: classes.len(), table, accept }
+        Self { classes: classes.of, n_classes: classes.len(), table, accept, work: 0 }
     }
 }

@@ -499,3 +499,62 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_automata_of_one_schema_share_one_allowance() {
+    let properties: serde_json::Map<String, Value> = (0..1000)
+        .map(|i| {
+            let pattern = format!("^(a|b)*a(a|b){{9}}x{i}$");
+            (format!("p{i}"), json!({"type": "string", "pattern": pattern, "maxLength": 40}))
+        })
+        .collect();
+    let schema = json!({"type": "object", "properties": properties}).to_string();
+    let mut limits = Limits::default();
+    limits.compile_work = 5_000_000;
+    let error =
+        grammar_to_node(&description(&schema, Whitespace::Compact, None), &limits).unwrap_err();
+    assert_eq!(error.limit(), Some("compile_work"), "{error}");
+    assert!(error.to_string().contains("5000000"), "{error}");
+    assert!(error.pointer().is_some_and(|at| at.ends_with("/pattern")), "{error}");
+}
+
+#[test]
+fn each_limit_is_enforced_by_its_name() {
+    let regex = |pattern: &str| Grammar::Regex(pattern.to_owned());
+    let general = |schema: &str| description(schema, Whitespace::Compact, None);
+    let nested = r#"{"type":"array","items":{"type":"array","items":{"type":"null"}}}"#;
+    let small = |change: fn(&mut Limits)| {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        limits
+    };
+    for (name, limits, grammar) in [
+        ("pattern_bytes", small(|l| l.pattern_bytes = 3), regex("abcd")),
+        ("pattern_nesting", small(|l| l.pattern_nesting = 2), regex("(((a)))")),
+        ("nesting", small(|l| l.nesting = 1), general(nested)),
+        (
+            "nesting",
+            small(|l| l.nesting = 1),
+            Grammar::Sequence(vec![Grammar::Sequence(vec![Grammar::Sequence(vec![regex("a")])])]),
+        ),
+        ("schema_bytes", small(|l| l.schema_bytes = 10), general(nested)),
+        ("schema_nodes", small(|l| l.schema_nodes = 2), general(nested)),
+        (
+            "repeat_count",
+            small(|l| l.repeat_count = 5),
+            general(r#"{"type":"string","maxLength":6}"#),
+        ),
+        ("nfa_states", small(|l| l.nfa_states = 100), regex("(?:abc){256}")),
+        (
+            "nfa_states",
+            small(|l| l.nfa_states = 100),
+            general(&format!("{{\"const\":\"{}\"}}", "a".repeat(101))),
+        ),
+        ("dfa_states", small(|l| l.dfa_states = 100), regex("(a|b)*a(a|b){10}")),
+        ("automaton_bytes", small(|l| l.automaton_bytes = 1000), regex("(a|b)*a(a|b){10}")),
+        ("compile_work", small(|l| l.compile_work = 1000), regex("(a|b)*a(a|b){10}")),
+    ] {
+        let node = grammar_to_node(&grammar, &limits).and_then(|node| node_to_dfa(&node, &limits));
+        assert_eq!(node.unwrap_err().limit(), Some(name), "{grammar:?}");
+    }
+}

@@ -48,7 +48,6 @@ mod tests {
     use crate::dfa::node_to_dfa;
     use crate::limits::Limits;
     use crate::schema::pattern::search;
-    use crate::schema::spelling::Spellings;
 
     #[test]
     fn formats_hold_their_usual_texts_and_no_wrong_ones() {
@@ -83,7 +82,7 @@ mod tests {
             ),
         ] {
             let pattern = pattern(format).unwrap();
-            let found = search(&pattern, &mut Spellings::default(), &Limits::default());
+            let found = search(&pattern, &mut Limits::default());
             let Ok(found) = found else { panic!("{format}: {pattern}") };
             let dfa = node_to_dfa(&found.node, &Limits::default()).unwrap().unwrap();
             for text in yes {

@@ -13,7 +13,7 @@
 //! ([`super::spelling`]).
 
 use super::product;
-use super::spelling::{CharSet, Spellings};
+use super::spelling::{CharSet, spelling};
 use crate::ast::Node;
 use crate::error::ConstrainError;
 use crate::limits::Limits;
@@ -49,17 +49,13 @@ impl From<ConstrainError> for Refusal {
 }
 
 /// Reads a pattern.
-pub(crate) fn search(
-    pattern: &str,
-    spellings: &mut Spellings,
-    limits: &Limits,
-) -> Result<Found, Refusal> {
+pub(crate) fn search(pattern: &str, limits: &mut Limits) -> Result<Found, Refusal> {
     Limits::check("pattern_bytes", limits.pattern_bytes, pattern.len(), "", "shorten the pattern")?;
     let prepared = as_regex_syntax(pattern)?;
     let (conditions, rest) = leading_lookaheads(&prepared);
-    let mut found = search_plain(&rest, spellings, limits)?;
+    let mut found = search_plain(&rest, limits)?;
     for (positive, condition) in conditions {
-        let condition = search_plain(&format!("^(?:{condition})"), spellings, limits)?;
+        let condition = search_plain(&format!("^(?:{condition})"), limits)?;
         let node = if positive {
             product::both(&found.node, &condition.node, limits)?
         } else {
@@ -133,18 +129,14 @@ fn has_top_alternative(pattern: &str) -> bool {
     scan(pattern, |_, depth, b| (b == b'|' && depth == 0).then_some(())).is_some()
 }
 
-fn search_plain(
-    pattern: &str,
-    spellings: &mut Spellings,
-    limits: &Limits,
-) -> Result<Found, Refusal> {
+fn search_plain(pattern: &str, limits: &mut Limits) -> Result<Found, Refusal> {
     let nesting = limits.pattern_nesting.min(250) as u32;
     let ast = ast::parse::ParserBuilder::new()
         .nest_limit(nesting)
         .build()
         .parse(pattern)
         .map_err(|error| Refusal::Pattern(advice(error.kind())))?;
-    let mut reader = Reader { text: pattern, spellings, limits };
+    let mut reader = Reader { text: pattern, limits };
     let part = reader.part(&ast)?;
     let any = reader.any()?;
     let [free, from_start, to_end, whole] = part.languages;
@@ -378,13 +370,12 @@ const ANCHORED_REPEATS: u32 = 8;
 
 struct Reader<'a> {
     text: &'a str,
-    spellings: &'a mut Spellings,
-    limits: &'a Limits,
+    limits: &'a mut Limits,
 }
 
 impl Reader<'_> {
     fn any(&mut self) -> Result<Node, ConstrainError> {
-        let node = Box::new(self.spellings.of(&CharSet::all(), self.limits)?);
+        let node = Box::new(spelling(&CharSet::all(), self.limits)?);
         Ok(Node::Repeat { node, min: 0, max: None })
     }
 
@@ -392,7 +383,7 @@ impl Reader<'_> {
         if set.ranges().is_empty() {
             return Ok(Part::default());
         }
-        let node = self.spellings.of(set, self.limits)?;
+        let node = spelling(set, self.limits)?;
         Ok(Part::of(0, Measured { node, min: 1, max: Some(1) }))
     }
 
@@ -594,8 +585,8 @@ mod tests {
     use crate::dfa::{Dfa, node_to_dfa};
 
     fn automaton(pattern: &str) -> Result<Option<Dfa>, Refusal> {
-        let limits = Limits::default();
-        let found = search(pattern, &mut Spellings::default(), &limits)?;
+        let mut limits = Limits::default();
+        let found = search(pattern, &mut limits)?;
         Ok(node_to_dfa(&found.node, &limits)?)
     }
 
@@ -686,7 +677,7 @@ mod tests {
     #[test]
     fn lengths_are_known_where_they_are_bounded() {
         let lengths = |pattern: &str| {
-            let found = search(pattern, &mut Spellings::default(), &Limits::default());
+            let found = search(pattern, &mut Limits::default());
             found.map(|found| (found.min, found.max)).ok()
         };
         assert_eq!(lengths("^[a-z]{2,3}-\\d+?$"), Some((4, None)));

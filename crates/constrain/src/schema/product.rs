@@ -2,24 +2,46 @@
 
 use crate::ast::Node;
 use crate::classes::ByteClasses;
-use crate::dfa::{DEAD, Dfa, node_to_dfa};
+use crate::determinize::explore_all;
+use crate::dfa::{DEAD, Dfa};
 use crate::error::ConstrainError;
 use crate::limits::Limits;
 use crate::minimize::{NO_TARGET, Partial, canonical};
+use crate::nfa::{Counting, Nfa};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+/// The canonical automaton of a tree. What the work takes is taken from [`Limits::compile_work`],
+/// so that the many automata of one schema share one allowance.
+pub(crate) fn automaton(node: &Node, limits: &mut Limits) -> Result<Option<Dfa>, ConstrainError> {
+    let Some(nfa) = Nfa::build(node, Counting::Unrolled, limits)? else {
+        return Ok(None);
+    };
+    let partial = explore_all(&nfa, limits)?;
+    let work = partial.work + partial.table.len() as u64 + nfa.ops.len() as u64;
+    limits.compile_work = limits.compile_work.saturating_sub(work);
+    canonical(&partial, limits).map(Some)
+}
+
 /// What both trees accept; none when that is nothing. Costs the product of their states.
-pub(crate) fn both(a: &Node, b: &Node, limits: &Limits) -> Result<Option<Node>, ConstrainError> {
-    match (node_to_dfa(a, limits)?, node_to_dfa(b, limits)?) {
+pub(crate) fn both(
+    a: &Node,
+    b: &Node,
+    limits: &mut Limits,
+) -> Result<Option<Node>, ConstrainError> {
+    match (automaton(a, limits)?, automaton(b, limits)?) {
         (Some(a), Some(b)) => product(&a, &b, true, limits),
         _ => Ok(None),
     }
 }
 
 /// What `a` accepts and `b` does not; none when that is nothing.
-pub(crate) fn without(a: &Node, b: &Node, limits: &Limits) -> Result<Option<Node>, ConstrainError> {
-    match (node_to_dfa(a, limits)?, node_to_dfa(b, limits)?) {
+pub(crate) fn without(
+    a: &Node,
+    b: &Node,
+    limits: &mut Limits,
+) -> Result<Option<Node>, ConstrainError> {
+    match (automaton(a, limits)?, automaton(b, limits)?) {
         (Some(a), Some(b)) => product(&a, &b, false, limits),
         (Some(a), None) => Ok(Some(Node::Automaton(Arc::new(a)))),
         (None, _) => Ok(None),
@@ -31,7 +53,7 @@ fn product(
     a: &Dfa,
     b: &Dfa,
     wanted: bool,
-    limits: &Limits,
+    limits: &mut Limits,
 ) -> Result<Option<Node>, ConstrainError> {
     let classes =
         ByteClasses::new(&[], [ByteClasses::of_table(a), ByteClasses::of_table(b)].iter());
@@ -61,6 +83,7 @@ fn product(
         Limits::check("dfa_states", limits.dfa_states, pairs.len(), "", advice)?;
         Limits::check("automaton_bytes", limits.automaton_bytes, table.len() * 4, "", advice)?;
     }
+    limits.compile_work = limits.compile_work.saturating_sub(table.len() as u64);
     let Some(partial) = trimmed(&classes, &table, &accept) else {
         return Ok(None);
     };

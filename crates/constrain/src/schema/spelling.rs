@@ -6,14 +6,14 @@
 //! the written one exactly: no valid JSON string is left out because of how it is spelled.
 
 use super::lexeme::{byte, literal, repeat};
+use super::product::automaton;
 use crate::ast::{ByteSet, Node};
-use crate::dfa::node_to_dfa;
 use crate::error::ConstrainError;
 
 use crate::limits::Limits;
 use regex_syntax::utf8::Utf8Sequences;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// A set of code points without surrogates, as sorted ranges that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,28 +83,34 @@ impl CharSet {
     }
 }
 
-/// Trees of character sets; each set's automaton is made once.
-#[derive(Debug, Default)]
-pub(crate) struct Spellings(FxHashMap<CharSet, Node>);
+/// Trees of character sets. Each set's automaton is made once per process while there is room:
+/// the same few classes stand in most patterns.
+static SPELLINGS: LazyLock<Mutex<FxHashMap<CharSet, Node>>> = LazyLock::new(Mutex::default);
 
-impl Spellings {
-    /// One character of the set; the empty set is the empty language.
-    pub(crate) fn of(&mut self, set: &CharSet, limits: &Limits) -> Result<Node, ConstrainError> {
-        if let Some(node) = self.0.get(set) {
-            return Ok(node.clone());
-        }
-        let node = if *set == CharSet::all() {
-            // The tree that the run time knows tables for.
-            super::lexeme::character(true)
-        } else {
-            match node_to_dfa(&spelled(set), limits)? {
-                Some(dfa) => Node::Automaton(Arc::new(dfa)),
-                None => Node::Set(ByteSet::EMPTY),
-            }
-        };
-        self.0.insert(set.clone(), node.clone());
-        Ok(node)
+/// How many sets are kept, and how many ranges a set may have to be kept: some 10 KiB each.
+const KEPT_SETS: usize = 1024;
+const KEPT_RANGES: usize = 16;
+
+/// One character of the set, written in any way; the empty set is the empty language.
+pub(crate) fn spelling(set: &CharSet, limits: &mut Limits) -> Result<Node, ConstrainError> {
+    if *set == CharSet::all() {
+        // The tree that the run time knows tables for.
+        return Ok(super::lexeme::character(true));
     }
+    // A poisoned lock still guards a whole map: entries are put in complete.
+    let kept = || SPELLINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(node) = kept().get(set) {
+        return Ok(node.clone());
+    }
+    let node = match automaton(&spelled(set), limits)? {
+        Some(dfa) => Node::Automaton(Arc::new(dfa)),
+        None => Node::Set(ByteSet::EMPTY),
+    };
+    let mut kept = kept();
+    if kept.len() < KEPT_SETS && set.0.len() <= KEPT_RANGES {
+        kept.insert(set.clone(), node.clone());
+    }
+    Ok(node)
 }
 
 const SHORT: [(u32, u8); 8] = [
@@ -222,11 +228,11 @@ fn hex_digits(low: u32, high: u32) -> ByteSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dfa::Dfa;
+    use crate::dfa::{Dfa, node_to_dfa};
     use crate::json::json_quote;
     use crate::json_chars::{self, CharForm};
 
-    fn automaton(set: &CharSet) -> Dfa {
+    fn spelled_automaton(set: &CharSet) -> Dfa {
         node_to_dfa(&spelled(set), &Limits::default()).unwrap().unwrap()
     }
 
@@ -234,7 +240,7 @@ mod tests {
     fn all_characters_spelled_are_what_plain_strings_hold() {
         let limits = Limits::default();
         let plain = node_to_dfa(&json_chars::tree(CharForm::Finite), &limits).unwrap().unwrap();
-        assert_eq!(automaton(&CharSet::all()), plain);
+        assert_eq!(spelled_automaton(&CharSet::all()), plain);
     }
 
     #[test]
@@ -251,8 +257,8 @@ mod tests {
             (0x1_f5ff, 0x1_fa00),
             (0x10_fff0, LAST),
         ]);
-        let dfa = automaton(&set);
-        let other = automaton(&set.complement());
+        let dfa = spelled_automaton(&set);
+        let other = spelled_automaton(&set.complement());
         for c in (0..=0x1_0fff).chain(0x1_f000..=0x1_fbff).chain(0x10_ff00..=LAST) {
             let Some(c) = char::from_u32(c) else { continue };
             let inside = set.has(c as u32);

@@ -131,10 +131,18 @@ fn spelled(schema: &Value, value: &SpannedJson, text: &str) -> bool {
                     (true, Some(_)) => r"^-?(0|[1-9]\d{0,17})(\.\d{1,17})?$",
                     (false, _) => r"^-?(0|[1-9]\d{0,17})$",
                 })
+                // Bounds are held to as decimals, where a validator would round first.
+                && (!fraction
+                    || ["minimum", "maximum"].iter().all(|key| {
+                        let Some(bound) = schema.get(*key) else { return true };
+                        let bound = scaled(&format!("{}", bound.as_f64().expect("a double")));
+                        let value = scaled(slice);
+                        if *key == "minimum" { value >= bound } else { value <= bound }
+                    }))
         }
         SpannedValue::Arr(items) => {
             let joined: Vec<&str> = items.iter().map(|item| &text[item.start..item.end]).collect();
-            has_type(&plain, schema.get("type").unwrap_or(&Value::Null))
+            schema.get("type") == Some(&Value::from("array"))
                 && is_count(schema, items.len())
                 && slice == format!("[{}]", joined.join(","))
                 && items.iter().all(|item| spelled(&schema["items"], item, text))
@@ -166,6 +174,12 @@ fn spelled(schema: &Value, value: &SpannedJson, text: &str) -> bool {
         }
         _ => is_valid(schema, schema, &plain),
     }
+}
+
+/// A decimal without an exponent, in units of the 17th digit of its fraction.
+fn scaled(text: &str) -> i128 {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    format!("{whole}{fraction:0<17}").parse().expect("a decimal")
 }
 
 fn is_count(schema: &Value, n: usize) -> bool {

@@ -27,7 +27,6 @@ use crate::schema::disjoint::Outline;
 use crate::schema::formats;
 use crate::schema::lexeme::{self, byte, literal, optional};
 use crate::schema::pointer::Pointer;
-use crate::schema::spelling::Spellings;
 use crate::schema::types::Types;
 use crate::schema::values::{constant, same};
 use keywords::{ANNOTATIONS, KEYWORDS, remedy};
@@ -45,11 +44,10 @@ pub(crate) fn schema_to_node(
     };
     let mut compiler = Compiler {
         root: schema,
-        limits,
+        limits: limits.clone(),
         max_string_length,
         colon: gap(b':'),
         comma: gap(b','),
-        spellings: Spellings::default(),
         pointer: Pointer::default(),
         path: Vec::new(),
         inner_ids: 0,
@@ -57,7 +55,14 @@ pub(crate) fn schema_to_node(
         states: 0,
         nothing: None,
     };
-    match compiler.schema(schema, Types::ALL)? {
+    let node = compiler.schema(schema, Types::ALL).map_err(|mut error| {
+        // The allowance that was passed is the whole one, not what was left of it.
+        if let ConstrainError::Limit { limit: "compile_work", value, .. } = &mut error {
+            *value = limits.compile_work;
+        }
+        error
+    })?;
+    match node {
         Some(node) => Ok(node),
         None => Err(ConstrainError::Schema {
             message: "no value satisfies the schema".to_owned(),
@@ -71,11 +76,11 @@ type Built = Result<Option<Node>, ConstrainError>;
 
 struct Compiler<'a> {
     root: &'a Json,
-    limits: &'a Limits,
+    /// What is left of the limits: work that was done is taken off.
+    limits: Limits,
     max_string_length: Option<u32>,
     colon: Node,
     comma: Node,
-    spellings: Spellings,
     pointer: Pointer,
     /// The schemas being compiled, outermost first: a reference to one of them is recursive.
     path: Vec<&'a Json>,

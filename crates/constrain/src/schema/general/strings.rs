@@ -38,7 +38,7 @@ impl<'a> Compiler<'a> {
         let found = match (pattern, format) {
             (None, None) => return Ok(Some(sized)),
             (Some(pattern), Some(format)) => {
-                let node = product::both(&pattern.node, &format.node, self.limits)
+                let node = product::both(&pattern.node, &format.node, &mut self.limits)
                     .map_err(|error| error.at(&self.pointer.child("format")))?;
                 let Some(node) = node else { return Ok(self.nothing_here()) };
                 Found {
@@ -54,7 +54,7 @@ impl<'a> Compiler<'a> {
         if implied {
             return Ok(Some(found));
         }
-        let both = product::both(&found, &sized, self.limits)
+        let both = product::both(&found, &sized, &mut self.limits)
             .map_err(|error| error.at(&self.pointer.child("pattern")))?;
         match both {
             Some(Node::Automaton(dfa)) => {
@@ -69,7 +69,7 @@ impl<'a> Compiler<'a> {
     /// The texts in which a pattern finds a match.
     fn found(&mut self, keyword: &str, pattern: &str) -> Result<Found, ConstrainError> {
         self.spend(2 * pattern.len())?;
-        match pattern::search(pattern, &mut self.spellings, self.limits) {
+        match pattern::search(pattern, &mut self.limits) {
             Ok(found) => Ok(found),
             Err(Refusal::Pattern(why)) => self.unsupported(keyword, why),
             Err(Refusal::Error(error)) => Err(error.at(&self.pointer.child(keyword))),
