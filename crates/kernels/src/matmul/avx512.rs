@@ -89,6 +89,20 @@ pub(super) unsafe fn one_group<F: Format>(job: &Job, tile: usize, group: Group, 
     unsafe { add_fine::<F>(job, tile, group, row) }
 }
 
+/// Repeats a body for `$m` from 0 to below `$count`, at most 16, unrolled: LLVM leaves a loop of 16
+/// rolled, and then keeps the accumulators in memory.
+macro_rules! unrolled {
+    ($count:expr, $m:ident => $body:block) => {
+        unrolled!($count, $m => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($count:expr, $m:ident => $body:block, $($i:literal)*) => {
+        $(if $i < $count {
+            let $m: usize = $i;
+            $body
+        })*
+    };
+}
+
 /// A block's integers, unpacked to a group of columns in each register.
 ///
 /// # Safety
@@ -283,7 +297,7 @@ unsafe fn kernel<F: Format, const S: usize, const M: usize>(
                 }
                 let w = unpack::<F>(p);
                 let [scale, second] = scales::<F>(p);
-                for m in 0..M {
+                unrolled!(M, m => {
                     let at = b * acts.stride + m;
                     let a = acts.ints.add(at * BLOCK_COLUMNS).cast::<i32>();
                     let sums = dot::<F>(&w, a, *acts.totals.add(at), *acts.lows.add(at));
@@ -293,7 +307,7 @@ unsafe fn kernel<F: Format, const S: usize, const M: usize>(
                         let sums = _mm512_set1_ps(*acts.sums.add(at));
                         acc[s][m] = _mm512_fmadd_ps(second, sums, acc[s][m]);
                     }
-                }
+                });
             }
         }
         for (s, acc) in acc.iter().enumerate() {
