@@ -30,8 +30,9 @@ pub struct Limits {
     /// Subschemas visited while compiling, references counted each time they are followed.
     /// Default 100,000. Cost: some microseconds each.
     pub schema_nodes: usize,
-    /// Largest `maxItems`, `minItems`, `maxLength`, `minLength` or repetition count; each count
-    /// is unrolled. Default 100,000. Cost: one copy of the item's states per count.
+    /// Largest `maxItems`, `minItems`, `maxLength`, `minLength` or repetition count. Default
+    /// 100,000. Cost: none at run time, where a count is a counter; one copy of the item's states
+    /// per count where an automaton is written out, as for a string with a pattern and a length.
     pub repeat_count: u32,
     /// States of the nondeterministic automaton of one grammar. Default 2,000,000.
     /// Cost: some 16 bytes each.
@@ -46,8 +47,9 @@ pub struct Limits {
     /// When it is reached everything cached is dropped and made again on demand; only a single
     /// mask that alone needs more is an error.
     pub cache_bytes: usize,
-    /// Steps of compile work (states and edges looked at). Default 50,000,000.
-    /// Cost: a few nanoseconds each, so it bounds the time of one compilation to seconds.
+    /// Steps of compile work (states and edges looked at); the automata of one schema share it.
+    /// Default 50,000,000. Cost: a few nanoseconds each, so it bounds the time of one compilation
+    /// to seconds.
     pub compile_work: u64,
 }
 

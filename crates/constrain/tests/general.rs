@@ -558,3 +558,16 @@ fn each_limit_is_enforced_by_its_name() {
         assert_eq!(node.unwrap_err().limit(), Some(name), "{grammar:?}");
     }
 }
+
+#[test]
+fn telling_branches_apart_is_bounded() {
+    // Every branch leads back to all of them, eight levels deep.
+    let all: Vec<Value> = (0..300).map(|i| json!({"$ref": format!("#/$defs/b{i}")})).collect();
+    let mut branches = serde_json::Map::new();
+    for i in 0..300 {
+        branches.insert(format!("b{i}"), json!({"anyOf": all}));
+    }
+    let schema = json!({"$defs": branches, "oneOf": all}).to_string();
+    let error = compile(&schema).unwrap_err();
+    assert_eq!(error.limit(), Some("compile_work"), "{error}");
+}

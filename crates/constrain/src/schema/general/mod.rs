@@ -23,7 +23,7 @@ use crate::error::ConstrainError;
 use crate::grammar::Whitespace;
 use crate::json::Json;
 use crate::limits::Limits;
-use crate::schema::disjoint::Outline;
+use crate::schema::disjoint::{Fuel, Outline};
 use crate::schema::formats;
 use crate::schema::lexeme::{self, byte, literal, optional};
 use crate::schema::pointer::Pointer;
@@ -44,6 +44,7 @@ pub(crate) fn schema_to_node(
     };
     let mut compiler = Compiler {
         root: schema,
+        fuel: Fuel::new(limits.compile_work),
         limits: limits.clone(),
         max_string_length,
         colon: gap(b':'),
@@ -78,6 +79,8 @@ struct Compiler<'a> {
     root: &'a Json,
     /// What is left of the limits: work that was done is taken off.
     limits: Limits,
+    /// Steps left for telling branches of `oneOf` apart.
+    fuel: Fuel,
     max_string_length: Option<u32>,
     colon: Node,
     comma: Node,
@@ -303,7 +306,7 @@ impl<'a> Compiler<'a> {
         };
         let follow = |reference: &str| self.resolve(reference).map(|(target, _)| target);
         let outlines: Vec<Outline> =
-            branches.iter().map(|branch| Outline::of(branch, &follow, 8)).collect();
+            branches.iter().map(|branch| Outline::of(branch, &follow, 8, &self.fuel)).collect();
         self.check(
             "schema_nodes",
             self.limits.schema_nodes,
@@ -312,7 +315,16 @@ impl<'a> Compiler<'a> {
         )?;
         for (i, a) in outlines.iter().enumerate() {
             for (j, b) in outlines.iter().enumerate().skip(i + 1) {
-                if !a.excludes(b) {
+                let excludes = a.excludes(b, &self.fuel);
+                if self.fuel.is_spent() {
+                    return Err(ConstrainError::Limit {
+                        limit: "compile_work",
+                        value: self.limits.compile_work,
+                        pointer: self.pointer.child("oneOf"),
+                        advice: "use fewer branches and constants in oneOf",
+                    });
+                }
+                if !excludes {
                     return self.unsupported(
                         "oneOf",
                         format!(

@@ -27,13 +27,10 @@ impl<'a> Compiler<'a> {
             Some(_) => return self.malformed("properties", "must be an object"),
         };
         let required = self.required(schema)?;
-        for name in &required {
-            if !properties.iter().any(|(key, _)| key == name) {
-                return self.malformed(
-                    "required",
-                    &format!("names \"{name}\", which properties does not declare"),
-                );
-            }
+        let declared: FxHashSet<&str> = properties.iter().map(|(key, _)| key.as_str()).collect();
+        if let Some(name) = required.iter().find(|name| !declared.contains(*name)) {
+            let message = format!("names \"{name}\", which properties does not declare");
+            return self.malformed("required", &message);
         }
         self.property_count(schema, required.len(), properties.len())?;
         let mark = self.pointer.enter("properties");
