@@ -80,6 +80,7 @@ const CHECKS: Partial<Record<keyof GenerateRequest, Check>> = {
   seed,
   stop,
   logprobs: integer(0, 20),
+  removedMass: boolean,
   ignoreEos: boolean,
   promptSpecial: boolean,
   closeWithinBudget: boolean,

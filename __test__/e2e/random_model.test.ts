@@ -238,6 +238,25 @@ describe('the full profile', () => {
   })
 })
 
+test('log-probabilities tell the mass that the mask removed, and the answer is the same without them', async () => {
+  const request = { tools: [find], tool_choice: 'required', parallel_tool_calls: false, seed: 4, ...SHORT }
+  const { choices } = await json(await post({ ...request, logprobs: true, top_logprobs: 1 }))
+  const plain = await json(await post(request))
+  expect(choices[0].message.tool_calls[0].function).toEqual(plain['choices'][0].message.tool_calls[0].function)
+  const tokens = choices[0].logprobs.content as Loose[]
+  expect(tokens.map(({ token }) => token).join('')).toMatch(/^<tool_call>.*<\/tool_call>$/)
+  for (const { removed_mass, logprob, bytes } of tokens) {
+    expect(bytes.length).toBeGreaterThan(0)
+    expect(logprob).toBeLessThanOrEqual(0)
+    expect(removed_mass >= 0 && removed_mass <= 1).toBe(true)
+  }
+  // The opener is the only token allowed first: nearly all of the mass is removed, and none of the choice is left.
+  expect(tokens[0].logprob).toBe(0)
+  expect(tokens[0].removed_mass).toBeGreaterThan(0.9)
+  const free = await json(await post({ max_tokens: 3, seed: 1, logprobs: true }))
+  for (const token of free['choices'][0].logprobs.content) expect(token).not.toHaveProperty('removed_mass')
+})
+
 test('the openai client: a streamed chat equals the whole one with the same seed', async () => {
   const openai = new OpenAI({ baseURL: `${await url()}/v1`, apiKey: 'none' })
   const request = { model: 'random', messages: [{ role: 'user' as const, content: 'Hi' }], seed: 7, max_tokens: 40 }

@@ -107,6 +107,14 @@ describe('a whole answer', () => {
     })
   })
 
+  test('the mass that a grammar removed is asked for with log-probabilities under a grammar', async () => {
+    const { chat, engine } = await serve({ engine: new FakeEngine(() => call('{}')) })
+    await chat({ logprobs: true, tools: [weather] })
+    await chat({ logprobs: true })
+    await chat({ tools: [weather] })
+    expect(engine.asked.map(({ request }) => request.removedMass)).toEqual([true, undefined, undefined])
+  })
+
   test('several choices have seeds and call ids of their own', async () => {
     const { chat, engine } = await serve({ engine: new FakeEngine(() => call('{}')) })
     const { id, choices, usage } = await json(await chat({ tools: [weather], n: 3, seed: 7 }))

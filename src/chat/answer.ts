@@ -27,6 +27,8 @@ export interface ChatPlan {
   readonly maxTokens: number | null
   /** Alternatives to tell per token; null for no log-probabilities. */
   readonly logprobs: number | null
+  /** With log-probabilities and a grammar: tell the probability that the grammar took away. */
+  readonly removedMass: boolean
   readonly closeWithinBudget: boolean
 }
 
@@ -76,6 +78,7 @@ export async function prepareChat(
       maxTokens: tokenBudget(engine.info.contextLength, ids.length, plan.maxTokens),
       ...(answerGrammar === null ? {} : { grammar: asGrammar(answerGrammar.description) }),
       ...(logprobs === null ? {} : { logprobs }),
+      ...(plan.removedMass && logprobs !== null && answerGrammar !== null ? { removedMass: true } : {}),
       ...(plan.closeWithinBudget ? { closeWithinBudget: true } : {}),
     },
     parse: tools.choice !== 'none',

@@ -116,6 +116,7 @@ async function prepare(engine: TextEngine, options: ChatOptions): Promise<Prepar
       sampling: samplingOf(options),
       maxTokens: options.maxTokens ?? null,
       logprobs: options.logprobs ?? null,
+      removedMass: options.removedMass ?? false,
       closeWithinBudget: options.closeWithinBudget ?? false,
     }
     return await prepareChat(engine, plan, newId('chatcmpl'))

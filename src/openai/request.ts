@@ -42,6 +42,8 @@ interface CommonRequest {
 export interface ChatRequest extends CommonRequest {
   readonly messages: readonly unknown[]
   readonly tools: ToolRequest
+  /** Tell, beside log-probabilities, the probability that a grammar took away. */
+  readonly removedMass: boolean
   readonly closeWithinBudget: boolean
 }
 
@@ -73,6 +75,7 @@ export function readChatRequest(body: Body, profile: Profile): ChatRequest {
     tools,
     maxTokens: wholeTokens ?? maxTokens ?? null,
     logprobs: logprobs ? (top ?? 0) : null,
+    removedMass: logprobs,
     closeWithinBudget: read('close_within_budget') ?? false,
   }
 }

@@ -44,7 +44,11 @@ interface WireAlternative {
 }
 
 export interface WireLogprobs {
-  readonly content: readonly (WireAlternative & { readonly top_logprobs: readonly WireAlternative[] })[]
+  readonly content: readonly (WireAlternative & {
+    readonly top_logprobs: readonly WireAlternative[]
+    /** Not OpenAI's: the probability of the tokens that the grammar did not allow here. */
+    readonly removed_mass?: number
+  })[]
   readonly refusal: null
 }
 
@@ -58,7 +62,11 @@ function alternative({ text, logprob, bytes }: Pick<TokenLogprob, 'text' | 'logp
 /** Log-probabilities of a chat answer: of the masked logits, after penalties and before temperature. */
 export function logprobsJson(tokens: readonly TokenLogprob[]): WireLogprobs {
   return {
-    content: tokens.map((token) => ({ ...alternative(token), top_logprobs: token.top.map(alternative) })),
+    content: tokens.map((token) => ({
+      ...alternative(token),
+      top_logprobs: token.top.map(alternative),
+      ...(token.removedMass === undefined ? {} : { removed_mass: token.removedMass }),
+    })),
     refusal: null,
   }
 }
