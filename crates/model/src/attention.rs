@@ -21,6 +21,8 @@ use crate::{ModelError, ModelSpec};
 /// Rows that share one copy of a head's keys and values: enough to make the copy cheap, few enough
 /// to leave work for every thread in a prompt.
 const TASK_ROWS: usize = 64;
+/// Multiplications of keys from which a layer's attention is shared among threads.
+const MIN_SHARED_WORK: usize = 1 << 16;
 
 /// One head of some rows of a sequence.
 struct Task<'a> {
@@ -43,8 +45,15 @@ pub(crate) fn attend(
     q: &[f32],
 ) -> Result<Vec<f32>, ModelError> {
     let tasks = tasks(spec, feeds);
+    // Rows times positions times width, summed over the batch: a short past is not worth sharing.
+    let work: usize = feeds
+        .iter()
+        .map(|feed| feed.tokens.len() * (feed.position + feed.tokens.len()) * spec.q_width())
+        .sum();
+    let worth_sharing = if work < MIN_SHARED_WORK { tasks.len() } else { 1 };
     let parts: Vec<Vec<f32>> = tasks
         .par_iter()
+        .with_min_len(worth_sharing)
         .map(|task| task.run(arch, spec, access, layer, q))
         .collect::<Result<_, _>>()?;
     let group = spec.n_heads / spec.n_kv_heads * spec.head_dim;

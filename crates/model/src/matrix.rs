@@ -22,6 +22,8 @@ use crate::{Gguf, ModelError, TensorInfo};
 const LANES: usize = 16;
 /// Rows that share one pass over a tile.
 const ROWS: usize = 4;
+/// Multiplications that a thread should get at least: some ten microseconds' worth.
+const MIN_SHARE: usize = 1 << 17;
 
 /// The weights of one linear layer, `[outputs][inputs]`, stored as tiles of 16 outputs:
 /// `[outputs / 16][inputs][16]`, the last one filled up with zeros.
@@ -68,12 +70,14 @@ impl Matrix {
             return Vec::new();
         }
         let padded = self.outputs.next_multiple_of(LANES);
+        // What is not worth another thread's waking stays on this one.
+        let worth_sharing = (MIN_SHARE / (LANES * self.inputs * m)).max(1);
         // Tile by tile, `[outputs / 16][m][16]`: threads write apart from each other.
         let mut tiled = vec![0.0; padded * m];
         tiled
             .par_chunks_mut(LANES * m)
             .zip(self.tiles.par_chunks(LANES * self.inputs))
-            .with_min_len(2)
+            .with_min_len(worth_sharing)
             .for_each(|(out, tile)| {
                 arch.dispatch(TileProduct { x, inputs: self.inputs, tile, out });
             });

@@ -10,12 +10,12 @@ const SMOLLM2: [&str; 2] = ["smollm2-135m-instruct", "SmolLM2-135M-Instruct.Q4_1
 const QWEN_CODER: [&str; 2] =
     ["qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"];
 
-/// SmolLM2 135M Instruct, Q4_1: the `llama` architecture with a tied head.
+/// `SmolLM2` 135M Instruct in `Q4_1`: the `llama` architecture with a tied head.
 pub fn smollm2() -> PathBuf {
     find(SMOLLM2)
 }
 
-/// Qwen2.5 Coder 0.5B Instruct, Q4_K_M: the `qwen2` architecture with a separate head.
+/// Qwen2.5 Coder 0.5B Instruct in `Q4_K_M`: the `qwen2` architecture with a separate head.
 pub fn qwen_coder() -> PathBuf {
     find(QWEN_CODER)
 }

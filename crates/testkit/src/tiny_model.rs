@@ -4,7 +4,7 @@
 //! The same description gives the same bytes. The vocabulary has a token for each of the 256 bytes,
 //! so every text can be spelled and every grammar completed; merges that build words, pieces of
 //! JSON and parts of multi-byte characters; control tokens, an end of text and an end of turn; and
-//! user-defined tokens such as `<tool_call>`. The chat template is ChatML.
+//! user-defined tokens such as `<tool_call>`. The chat template is `ChatML`.
 
 use crate::GgufWriter;
 
@@ -60,7 +60,7 @@ const MERGES: &[&str] = &[
     "nam e",
 ];
 
-/// Control tokens, the first three of them the end of text and ChatML's turn marks.
+/// Control tokens, the first three of them the end of text and `ChatML`'s turn marks.
 const CONTROL: &[&str] = &["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 /// Ordinary vocabulary that happens to look like markup.
 const USER_DEFINED: &[&str] =
