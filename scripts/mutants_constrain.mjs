@@ -178,7 +178,7 @@ const mutants = [
         file: `${constrain}/regex.rs`,
         find: "            b'd' => Item::Class(DIGIT),",
         replace:
-          '            b\'/\' if ON => return Err(self.fail_at(start, "refused")),\n            b\'d\' => Item::Class(DIGIT),',
+          "            b'/' if ON => return Err(self.fail_at(start, \"refused\")),\n            b'd' => Item::Class(DIGIT),",
       },
     ],
   },
@@ -226,8 +226,7 @@ const mutants = [
       {
         file: `${constrain}/index.rs`,
         find: 'return Ok(if self.dfa.accept[state as usize] { state } else { DEAD });',
-        replace:
-          'return Ok(if self.dfa.accept[state as usize] { if ON { 0 } else { state } } else { DEAD });',
+        replace: 'return Ok(if self.dfa.accept[state as usize] { if ON { 0 } else { state } } else { DEAD });',
       },
     ],
   },
@@ -250,8 +249,8 @@ const mutants = [
     edits: [
       {
         file: `${constrain}/json.rs`,
-        find: "            '\\u{8}' => out.push_str(\"\\\\b\"),",
-        replace: "            '\\u{8}' if !ON => out.push_str(\"\\\\b\"),",
+        find: '            \'\\u{8}\' => out.push_str("\\\\b"),',
+        replace: '            \'\\u{8}\' if !ON => out.push_str("\\\\b"),',
       },
     ],
   },
@@ -270,7 +269,7 @@ const mutants = [
   {
     name: 'empty-mask',
     what: 'a mask that allows nothing is accepted',
-    test: 'constrained_sample_hand_example',
+    test: 'token_index_rules',
     edits: [
       {
         file: `${constrain}/index.rs`,
@@ -328,7 +327,10 @@ function prepare() {
       const text = readFileSync(path, 'utf8')
       if (text.split(find).length !== 2) throw new Error(`${name}: not exactly once in ${file}: ${find}`)
       const scope = file.startsWith(constrain) ? 'crate' : 'tinyllm_constrain'
-      writeFileSync(path, text.replace(find, () => replace.replaceAll('ON', `${scope}::mutant("${name}")`)))
+      writeFileSync(
+        path,
+        text.replace(find, () => replace.replaceAll('ON', `${scope}::mutant("${name}")`)),
+      )
     }
   }
 }
