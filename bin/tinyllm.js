@@ -1,10 +1,12 @@
 #!/usr/bin/env node
 'use strict'
 
-try {
-  require('../dist/cli/index.cjs')
-} catch (error) {
-  if (error.code !== 'MODULE_NOT_FOUND' || !String(error.message).includes('dist')) throw error
+const { existsSync } = require('node:fs')
+const { join } = require('node:path')
+
+const cli = join(__dirname, '..', 'dist', 'cli', 'index.cjs')
+if (existsSync(cli)) require(cli)
+else {
   console.error('tinyllm is not built here: run "npm start" or "npm run build" in its folder first')
   process.exitCode = 1
 }
