@@ -28,7 +28,11 @@ pub fn read(path: &Path, most: usize) -> Result<Vec<Case>> {
         let tests = entry["tests"].as_array().into_iter().flatten();
         let valid = tests.filter(|test| test["valid"] == Value::Bool(true));
         let documents = valid.map(|test| ordered(&test["data"], &schema).to_string()).collect();
-        cases.push(Case { name: entry["name"].as_str().unwrap_or_default().into(), schema, documents });
+        cases.push(Case {
+            name: entry["name"].as_str().unwrap_or_default().into(),
+            schema,
+            documents,
+        });
     }
     Ok(cases)
 }
@@ -39,9 +43,9 @@ fn ordered(value: &Value, schema: &Value) -> Value {
         Value::Object(members) => {
             let empty = Map::new();
             let properties = schema["properties"].as_object().unwrap_or(&empty);
-            let declared = properties.iter().filter_map(|(key, inner)| {
-                Some((key.clone(), ordered(members.get(key)?, inner)))
-            });
+            let declared = properties
+                .iter()
+                .filter_map(|(key, inner)| Some((key.clone(), ordered(members.get(key)?, inner))));
             let others = members.iter().filter(|(key, _)| !properties.contains_key(*key));
             let others = others.map(|(key, value)| (key.clone(), value.clone()));
             Value::Object(declared.chain(others).collect())

@@ -57,9 +57,9 @@ impl<R: Read> Reader<R> {
                 match inner {
                     8 => Value::Texts((0..n).map(|_| self.text()).collect::<Result<_>>()?),
                     9 => return Err(Error::new(ErrorKind::InvalidData, "nested arrays")),
-                    _ => {
-                        Value::Numbers((0..n).map(|_| self.number(width(inner))).collect::<Result<_>>()?)
-                    }
+                    _ => Value::Numbers(
+                        (0..n).map(|_| self.number(width(inner))).collect::<Result<_>>()?,
+                    ),
                 }
             }
             _ => Value::Number(self.number(width(kind))?),
@@ -91,7 +91,10 @@ pub fn read(path: &Path) -> Result<Vocab> {
     let tokens = texts.iter().zip(&kinds).map(|(text, kind)| {
         let text = String::from_utf8_lossy(text);
         match kind {
-            1 => text.chars().map(|c| alphabet.iter().position(|a| *a == c).map(|b| b as u8)).collect(),
+            1 => text
+                .chars()
+                .map(|c| alphabet.iter().position(|a| *a == c).map(|b| b as u8))
+                .collect(),
             4 => Some(text.as_bytes().to_vec()),
             _ => None,
         }

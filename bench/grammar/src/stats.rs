@@ -26,6 +26,13 @@ impl Times {
             n => sorted[((n - 1) as f64 * q).round() as usize] as f64 / 1000.0,
         };
         let mean = sorted.iter().sum::<u64>() as f64 / sorted.len().max(1) as f64 / 1000.0;
-        Summary { count: sorted.len(), p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0), mean }
+        Summary {
+            count: sorted.len(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: at(1.0),
+            mean,
+        }
     }
 }

@@ -35,8 +35,11 @@ impl ByteClasses {
         for partition in partitions {
             split.by(|byte| u16::from(partition.of[byte as usize]));
         }
-        // Every single byte is a class of its own.
-        split.by(|byte| if singles.contains(byte) { 1 + u16::from(byte) } else { 0 });
+        // Every single byte is a class of its own; a class left without a byte is not numbered.
+        for byte in singles.iter() {
+            split.of[byte as usize] = split.count;
+            split.count += 1;
+        }
         split.finish()
     }
 
@@ -96,10 +99,10 @@ impl Splitter {
     }
 
     fn finish(self) -> ByteClasses {
-        let mut renamed = [u8::MAX; 256];
+        let mut renamed = [u8::MAX; 512];
         let mut first = Vec::with_capacity(self.count as usize);
         let mut of = [0; 256];
-        let mut named = [false; 256];
+        let mut named = [false; 512];
         for byte in 0..=255_u8 {
             let class = self.of[byte as usize] as usize;
             if !named[class] {

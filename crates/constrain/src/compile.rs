@@ -5,8 +5,8 @@
 //! grammar; no state is made before an output reaches it, so there is no blow-up to wait for.
 //!
 //! The cache is bounded by [`Limits::cache_bytes`]: when it is full, an operation that needs
-//! something new starts it afresh, and constraints find their states again by replaying their
-//! tokens. A warm mask is a read lock and a shared handle.
+//! something new starts it afresh, and constraints find their state again by replaying their
+//! tokens, without keeping the states between. A warm mask is a read lock and a shared handle.
 
 use crate::budget::{self, Budget};
 use crate::constraint::{ConstraintOptions, TokenConstraint};

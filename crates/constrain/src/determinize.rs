@@ -254,12 +254,29 @@ impl Determinizer {
         }
         let counter = self.counters[id as usize];
         let shortest = nfa.loop_at(counter.hub).map_or(1, |l| l.shortest.max(1));
-        // The item in progress may end at once; each further one takes `shortest` bytes.
-        let ends = longest as u32 / shortest + 2;
+        // Items that can end within a token: the one in progress may at once, each further one
+        // takes `shortest` bytes.
+        let ends = longest as u32 / shortest + 1;
         let parent = self.clamp_counter(nfa, counter.parent, longest);
         let need = counter.need.min(ends);
-        let left = if counter.left > ends { UNBOUNDED } else { counter.left };
+        let left = if counter.left >= ends { UNBOUNDED } else { counter.left };
         self.counter_id(Counter { parent, need, left, ..counter })
+    }
+
+    /// The state after `bytes`, all of which must be alive; the states between are not kept.
+    pub(crate) fn replay(&mut self, nfa: &Nfa, bytes: impl Iterator<Item = u8>) -> State {
+        let mut threads = self.threads(START).to_vec();
+        for byte in bytes {
+            self.begin();
+            for &thread in &threads {
+                if let Some(next) = take(nfa, thread, byte) {
+                    self.add(nfa, next);
+                }
+            }
+            threads.clear();
+            threads.extend_from_slice(&self.scratch.subset);
+        }
+        self.state_of(nfa, &threads)
     }
 
     /// The state of a set of threads; every thread must be alive.
@@ -388,9 +405,7 @@ impl Determinizer {
         let from = self.threads.len() as u32;
         self.threads.extend_from_slice(subset);
         self.subsets.push(Subset { from, to: self.threads.len() as u32 });
-        self.accept.push(
-            subset.iter().any(|t| matches!(nfa.ops[t.state as usize], Op::Accept)),
-        );
+        self.accept.push(subset.iter().any(|t| matches!(nfa.ops[t.state as usize], Op::Accept)));
         self.table.resize(self.table.len() + self.n_classes, UNKNOWN);
         if self.accept.len() * 2 > self.buckets.len() {
             self.grow();

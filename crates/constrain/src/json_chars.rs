@@ -63,9 +63,7 @@ pub(crate) fn recognise(node: &Node) -> Option<Arc<Dfa>> {
 
 /// The finished table of a character automaton.
 pub(crate) fn table_of(dfa: &Arc<Dfa>) -> Option<Arc<Table>> {
-    known()
-        .find(|k| Arc::ptr_eq(&k.table.dfa, dfa))
-        .map(|k| Arc::clone(&k.table))
+    known().find(|k| Arc::ptr_eq(&k.table.dfa, dfa)).map(|k| Arc::clone(&k.table))
 }
 
 /// One character of a JSON string: a UTF-8 sequence that needs no escape, or an escape.
@@ -78,7 +76,9 @@ pub(crate) fn tree(form: CharForm) -> Node {
 
 fn spelled(form: CharForm) -> Node {
     let set = |ranges: &[(u8, u8)]| {
-        Node::Set(ranges.iter().fold(ByteSet::EMPTY, |set, (a, b)| set.union(&ByteSet::range(*a, *b))))
+        Node::Set(
+            ranges.iter().fold(ByteSet::EMPTY, |set, (a, b)| set.union(&ByteSet::range(*a, *b))),
+        )
     };
     let more = || set(&[(0x80, 0xbf)]);
     let times = |node: Node, n| Node::Repeat { node: Box::new(node), min: n, max: Some(n) };

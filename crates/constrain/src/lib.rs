@@ -1,4 +1,13 @@
 //! Bytes in, masks out: canonical DFAs, schema front ends, token masks.
+//!
+//! ```text
+//! description ─► front ends ─► Node ─┬─► Nfa, counts unrolled ─► Determinizer ─► minimize ─► Dfa ─► TokenIndex
+//!                              (tree) └─► Nfa, counts counted  ─► CompiledGrammar ─► TokenConstraint ─► Mask
+//! ```
+//!
+//! The upper way is exact and canonical: its tables are compared state for state. The lower way is
+//! what outputs go through: nothing is determinised before an output gets there, so compiling is
+//! linear in the grammar. Both give the same masks. All work is bounded by [`Limits`].
 
 mod ast;
 mod budget;

@@ -5,7 +5,7 @@ use crate::compile::CompiledGrammar;
 use crate::determinize::{DEAD_STATE, Determinizer, State, out_of_work};
 use crate::error::ConstrainError;
 use crate::limits::Limits;
-use crate::mask::Mask;
+use crate::mask::{FEW, Mask};
 use crate::nfa::Nfa;
 use crate::string_tables::Bits;
 use crate::strings;
@@ -21,21 +21,33 @@ pub(crate) fn make(
         return Ok(mask);
     }
     let vocabulary = &grammar.vocabulary;
-    let mut bits = Bits::none(vocabulary);
     let accepts = automaton.accepts(state);
-    // Every token ends at one node, so each is counted once.
+    // Every token ends at one node, so each is met once.
+    let mut few: Vec<u32> = Vec::new();
+    let mut many: Option<Bits> = None;
+    let eos = vocabulary.eos().filter(|_| accepts);
+    few.extend(eos);
     walk(&vocabulary.trie, &mut Lazy::new(grammar, automaton), state, |tokens, _| {
         for &token in tokens {
-            bits.allow(token);
+            if let Some(bits) = &mut many {
+                bits.allow(token);
+            } else if few.len() < FEW {
+                few.push(token);
+            } else {
+                let mut bits = Bits::none(vocabulary);
+                few.iter().for_each(|token| bits.allow(*token));
+                bits.allow(token);
+                many = Some(bits);
+            }
         }
     })?;
-    if accepts && let Some(eos) = vocabulary.eos() {
-        bits.allow(eos);
+    if let Some(bits) = many {
+        return Ok(Mask::counted(bits.words, bits.count));
     }
-    if bits.count == 0 && !accepts {
+    if few.is_empty() && !accepts {
         return Err(stuck(&grammar.nfa, automaton, state));
     }
-    Ok(Mask::counted(bits.words, bits.count))
+    Ok(Mask::few(few, vocabulary.mask_words()))
 }
 
 fn stuck(nfa: &Nfa, automaton: &Determinizer, state: State) -> ConstrainError {

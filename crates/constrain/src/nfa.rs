@@ -389,16 +389,17 @@ impl Builder<'_> {
         let written = if max.is_none() { copies - 1 } else { copies };
         for index in (0..written).rev() {
             // After item `index` (from 0): the next item, or the end when enough are written.
-            let after = if tail == next || index + 1 < min {
-                tail
-            } else {
-                self.split(&[tail, next])?
-            };
+            let after =
+                if tail == next || index + 1 < min { tail } else { self.split(&[tail, next])? };
             let Some(start) = self.node(item, after)? else {
                 return Ok((min == 0).then_some(next));
             };
             if index == 0 {
-                return if min == 0 { self.split(&[start, next]).map(Some) } else { Ok(Some(start)) };
+                return if min == 0 {
+                    self.split(&[start, next]).map(Some)
+                } else {
+                    Ok(Some(start))
+                };
             }
             tail = match self.joined(separator, start)? {
                 Some(start) => start,

@@ -18,8 +18,9 @@ pub(crate) struct Runtime {
     epoch: u64,
     /// The tokens taken, without the end token.
     tokens: Vec<u32>,
-    /// The state before each token and the current one; of `epoch`.
+    /// The state before each token and the current one, from `known_from` on; of `epoch`.
     states: Vec<State>,
+    known_from: usize,
     complete: bool,
     ended: bool,
 }
@@ -30,7 +31,7 @@ impl Runtime {
         let (epoch, complete) = (cache.epoch, cache.automaton.accepts(START));
         drop(cache);
         let (tokens, states) = (Vec::new(), vec![START]);
-        Self { grammar, options, epoch, tokens, states, complete, ended: false }
+        Self { grammar, options, epoch, tokens, states, known_from: 0, complete, ended: false }
     }
 
     fn state(&self) -> State {
@@ -38,36 +39,37 @@ impl Runtime {
         self.states.last().copied().unwrap_or(START)
     }
 
-    /// The states in the cache as it is now: those held, or the tokens replayed.
-    fn states_in(&self, cache: &mut Cache) -> Option<Vec<State>> {
-        if self.epoch == cache.epoch {
-            return None;
-        }
-        let nfa = &self.grammar.nfa;
-        let mut state = START;
-        let mut states = vec![state];
-        for &token in &self.tokens {
-            for &byte in self.grammar.vocabulary.token(token) {
-                state = cache.automaton.step(nfa, state, nfa.classes.of[byte as usize]);
-            }
-            states.push(state);
-        }
-        Some(states)
+    /// The state after the first `n` tokens, from the tokens themselves.
+    fn replay(&self, cache: &mut Cache, n: usize) -> State {
+        let vocabulary = &self.grammar.vocabulary;
+        let bytes = self.tokens[..n].iter().flat_map(|token| vocabulary.token(*token));
+        cache.automaton.replay(&self.grammar.nfa, bytes.copied())
     }
 
+    /// Finds the current state again when the cache was emptied since.
     fn sync(&mut self, cache: &mut Cache) {
-        if let Some(states) = self.states_in(cache) {
-            self.states = states;
+        if self.epoch != cache.epoch {
             self.epoch = cache.epoch;
+            self.find(cache);
         }
+    }
+
+    /// The current state from the tokens; those before it stay unknown.
+    fn find(&mut self, cache: &mut Cache) {
+        let now = self.tokens.len();
+        let state = self.replay(cache, now);
+        if let Some(last) = self.states.last_mut() {
+            *last = state;
+        }
+        self.known_from = now;
     }
 
     /// The current state in the cache as it is now.
     fn state_in(&self, cache: &mut Cache) -> State {
-        match self.states_in(cache) {
-            Some(states) => states.last().copied().unwrap_or(START),
-            None => self.state(),
+        if self.epoch == cache.epoch {
+            return self.state();
         }
+        self.replay(cache, self.tokens.len())
     }
 
     fn refuse(&self, token: u32, why: &str) -> ConstrainError {
@@ -193,6 +195,9 @@ impl TokenConstraint for Runtime {
         self.ended = false;
         self.tokens.truncate(kept);
         self.states.truncate(kept + 1);
+        if kept < self.known_from {
+            self.find(&mut cache);
+        }
         self.complete = cache.automaton.accepts(self.state());
         Ok(())
     }

@@ -74,7 +74,9 @@ pub(crate) fn mask(
     let mut bits = place.inside_within(vocabulary, most);
     let counted = at.need > 0 || at.left != UNBOUNDED || (begun > 0 && !empty);
     close(grammar, automaton, place, after, &mut bits, |chars| !counted || closes(chars))?;
-    if automaton.accepts(state) && let Some(eos) = vocabulary.eos() {
+    if automaton.accepts(state)
+        && let Some(eos) = vocabulary.eos()
+    {
         bits.allow(eos);
     }
     if bits.count == 0 {
@@ -107,7 +109,9 @@ fn looped(
     };
     let mut bits = place.inside.clone();
     close(grammar, automaton, place, after, &mut bits, |_| true)?;
-    if automaton.accepts(state) && let Some(eos) = vocabulary.eos() {
+    if automaton.accepts(state)
+        && let Some(eos) = vocabulary.eos()
+    {
         bits.allow(eos);
     }
     Ok((bits.count > 0).then(|| Mask::counted(bits.words, bits.count)))

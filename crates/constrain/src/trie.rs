@@ -67,7 +67,10 @@ impl Trie {
         sorted.sort_unstable();
         if let Some((bytes, id)) = sorted.iter().find(|(bytes, _)| bytes.len() > MAX_TOKEN_BYTES) {
             return Err(ConstrainError::Vocabulary {
-                message: format!("token {id} has {} bytes, more than {MAX_TOKEN_BYTES}", bytes.len()),
+                message: format!(
+                    "token {id} has {} bytes, more than {MAX_TOKEN_BYTES}",
+                    bytes.len()
+                ),
             });
         }
         if sorted.iter().any(|(_, id)| *id as usize >= MAX_TOKENS) {
@@ -87,8 +90,7 @@ impl Trie {
             while at < to {
                 let byte = sorted[at].0[depth];
                 let end = at + sorted[at..to].partition_point(|(b, _)| b[depth] == byte);
-                let whole =
-                    at + sorted[at..end].partition_point(|(b, _)| b.len() == depth + 1);
+                let whole = at + sorted[at..end].partition_point(|(b, _)| b.len() == depth + 1);
                 let token = match &sorted[at..whole] {
                     [] => NO_TOKEN,
                     [(_, only)] => *only,

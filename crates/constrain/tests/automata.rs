@@ -33,7 +33,9 @@ fn hand_example_dfa() {
     assert_eq!(dfa.step(0, b"cow").unwrap(), DEAD);
     assert_eq!(dfa.step(DEAD, b"c").unwrap(), DEAD);
     assert!(dfa.step(7, b"").is_err() && dfa.step(-2, b"").is_err());
-    for (text, whole) in [("cat", true), ("dogs", true), ("cats ", false), ("ca", false), ("", false)] {
+    for (text, whole) in
+        [("cat", true), ("dogs", true), ("cats ", false), ("ca", false), ("", false)]
+    {
         assert_eq!(dfa.matches(text.as_bytes()), whole, "{text}");
     }
 }

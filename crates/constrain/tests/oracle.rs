@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use std::sync::Arc;
 use tinyllm_constrain::{
-    ConstrainError, ConstraintOptions, DEAD, Grammar, Limits, TokenConstraint, TokenIndex, Vocabulary,
-    compile, node_to_dfa, parse, regex_to_dfa,
+    ConstrainError, ConstraintOptions, DEAD, Grammar, Limits, TokenConstraint, TokenIndex,
+    Vocabulary, compile, node_to_dfa, parse, regex_to_dfa,
 };
 use tinyllm_testkit::Expr;
 
@@ -146,22 +146,24 @@ fn description() -> impl Strategy<Value = (Grammar, Expr)> {
                 let expr = parts.iter().fold(Expr::void(), |any, p| any.or(&p.1));
                 (Grammar::Alternative(parts.into_iter().map(|p| p.0).collect()), expr)
             }),
-            (inner.clone(), separator, counts).prop_map(|((item, expr), separator, (min, more))| {
-                // Large counts: a counter at run time, copies in the oracle.
-                let (min, max) = (min * 5, more.map(|more| (min + more) * 5));
-                let some = expr.then(
-                    &Expr::literal(separator.as_bytes())
-                        .then(&expr)
-                        .times(min.saturating_sub(1), max.map(|max| max.max(1) - 1)),
-                );
-                let list = match (min, max) {
-                    (_, Some(0)) => Expr::empty(),
-                    (0, _) => some.or(&Expr::empty()),
-                    _ => some,
-                };
-                let (item, separator) = (Box::new(item), separator.to_owned());
-                (Grammar::Repeat { item, separator, min, max }, list)
-            }),
+            (inner.clone(), separator, counts).prop_map(
+                |((item, expr), separator, (min, more))| {
+                    // Large counts: a counter at run time, copies in the oracle.
+                    let (min, max) = (min * 5, more.map(|more| (min + more) * 5));
+                    let some = expr.then(
+                        &Expr::literal(separator.as_bytes())
+                            .then(&expr)
+                            .times(min.saturating_sub(1), max.map(|max| max.max(1) - 1)),
+                    );
+                    let list = match (min, max) {
+                        (_, Some(0)) => Expr::empty(),
+                        (0, _) => some.or(&Expr::empty()),
+                        _ => some,
+                    };
+                    let (item, separator) = (Box::new(item), separator.to_owned());
+                    (Grammar::Repeat { item, separator, min, max }, list)
+                }
+            ),
             (inner, trigger).prop_map(|((body, expr), trigger)| {
                 let free = until(trigger.as_bytes());
                 (
@@ -187,7 +189,11 @@ fn until(trigger: &[u8]) -> (Expr, Expr) {
         }
     }
     trans.extend([DEAD; 256]);
-    let dfa = |accept: Vec<bool>| tinyllm_constrain::Dfa { n_states: n + 1, accept, trans: trans.clone() };
+    let dfa = |accept: Vec<bool>| tinyllm_constrain::Dfa {
+        n_states: n + 1,
+        accept,
+        trans: trans.clone(),
+    };
     let expr = |accept| Expr::of(&tinyllm_constrain::Node::Automaton(Arc::new(dfa(accept))));
     (expr((0..=n).map(|k| k < n).collect()), expr((0..=n).map(|k| k == n).collect()))
 }

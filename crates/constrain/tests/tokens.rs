@@ -3,8 +3,8 @@
 use serde_json::Value;
 use std::sync::Arc;
 use tinyllm_constrain::{
-    Constraint, ConstraintOptions, DEAD, Grammar, Limits, TokenIndex, Vocabulary, apply_mask, compile,
-    json_object_regex, regex_to_dfa,
+    Constraint, ConstraintOptions, DEAD, Grammar, Limits, TokenIndex, Vocabulary, apply_mask,
+    compile, json_object_regex, regex_to_dfa,
 };
 
 fn golden() -> Value {
@@ -18,7 +18,10 @@ fn unhex(text: &str) -> Vec<u8> {
 
 fn vocabulary(golden: &Value) -> (Vec<Option<Vec<u8>>>, Option<u32>) {
     let tokens = golden["vocab"].as_array().unwrap();
-    (tokens.iter().map(|t| t.as_str().map(unhex)).collect(), golden["eos_id"].as_u64().map(|e| e as u32))
+    (
+        tokens.iter().map(|t| t.as_str().map(unhex)).collect(),
+        golden["eos_id"].as_u64().map(|e| e as u32),
+    )
 }
 
 fn ids(mask: &[bool]) -> Vec<usize> {
@@ -88,12 +91,19 @@ fn run_time_masks_are_those_of_the_table() {
 fn token_index_rules() {
     let bytes = |text: &str| Some(text.as_bytes().to_vec());
     // 0 a, 1 b, 2 ab, 3 special, 4 empty, 5 aa, 6 end
-    let vocab =
-        [bytes("a"), bytes("b"), bytes("ab"), None, bytes(""), bytes("aa"), bytes("b")];
+    let vocab = [bytes("a"), bytes("b"), bytes("ab"), None, bytes(""), bytes("aa"), bytes("b")];
     let index = TokenIndex::new(regex_to_dfa("ab?").unwrap(), &vocab, Some(6)).unwrap();
-    assert_eq!(ids(&index.mask(0).unwrap()), [0, 2], "whole tokens only; no end before a whole string");
+    assert_eq!(
+        ids(&index.mask(0).unwrap()),
+        [0, 2],
+        "whole tokens only; no end before a whole string"
+    );
     let a = index.next_state(0, 0).unwrap();
-    assert_eq!(ids(&index.mask(a).unwrap()), [1, 6], "the end token by acceptance, not by its bytes");
+    assert_eq!(
+        ids(&index.mask(a).unwrap()),
+        [1, 6],
+        "the end token by acceptance, not by its bytes"
+    );
     let ab = index.next_state(0, 2).unwrap();
     assert_eq!(ids(&index.mask(ab).unwrap()), [6]);
     assert_eq!(index.next_state(a, 6).unwrap(), a);
@@ -130,13 +140,28 @@ fn json_object_grammar() {
         for n in 1..=5 {
             assert_eq!(dfa.matches(deep(n).as_bytes()), n <= depth, "{n} in {depth}");
         }
-        for whole in ["{}", r#"{"a":1,"b":"x\n\u00e9","c":null,"d":true,"e":-0.5e+7}"#, "{\"é\":\"€\"}"] {
+        for whole in
+            ["{}", r#"{"a":1,"b":"x\n\u00e9","c":null,"d":true,"e":-0.5e+7}"#, "{\"é\":\"€\"}"]
+        {
             assert!(dfa.matches(whole.as_bytes()), "{whole}");
         }
         assert_eq!(dfa.matches(br#"{"a":[1,[]]}"#), depth >= 3);
         assert_eq!(dfa.matches(br#"{"a":[1,{}]}"#), depth >= 3);
         assert_eq!(dfa.matches(br#"{"a":[1,"x"]}"#), depth >= 2);
-        for broken in ["[]", "1", "\"a\"", "null", "", "{", "{\"a\"}", "{a:1}", "{\"a\":01}", "{\"a\":1,}", "{ }", "{}{}"] {
+        for broken in [
+            "[]",
+            "1",
+            "\"a\"",
+            "null",
+            "",
+            "{",
+            "{\"a\"}",
+            "{a:1}",
+            "{\"a\":01}",
+            "{\"a\":1,}",
+            "{ }",
+            "{}{}",
+        ] {
             assert!(!dfa.matches(broken.as_bytes()), "{broken}");
         }
     }

@@ -6,8 +6,8 @@
 use serde_json::Value;
 use std::sync::Arc;
 use tinyllm_constrain::{
-    Constraint, ConstraintOptions, Grammar, Json, Limits, Subset, TokenIndex, Vocabulary, Whitespace, compile,
-    json_schema_to_regex, regex_to_dfa,
+    Constraint, ConstraintOptions, Grammar, Json, Limits, Subset, TokenIndex, Vocabulary,
+    Whitespace, compile, json_schema_to_regex, regex_to_dfa,
 };
 
 fn golden() -> Value {
@@ -21,7 +21,10 @@ fn unhex(text: &str) -> Vec<u8> {
 
 fn vocabulary(golden: &Value) -> (Vec<Option<Vec<u8>>>, Option<u32>) {
     let tokens = golden["vocab"].as_array().unwrap();
-    (tokens.iter().map(|t| t.as_str().map(unhex)).collect(), golden["eos_id"].as_u64().map(|e| e as u32))
+    (
+        tokens.iter().map(|t| t.as_str().map(unhex)).collect(),
+        golden["eos_id"].as_u64().map(|e| e as u32),
+    )
 }
 
 /// A small multiplicative generator; walks need no more.
@@ -29,7 +32,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 }
@@ -214,9 +218,12 @@ fn spell(value: &Written) -> String {
         Written::Bool => "true".into(),
         Written::Number { text, .. } => text.clone(),
         Written::Text(text) => format!("\"{text}\""),
-        Written::List(items) => format!("[{}]", items.iter().map(spell).collect::<Vec<_>>().join(",")),
+        Written::List(items) => {
+            format!("[{}]", items.iter().map(spell).collect::<Vec<_>>().join(","))
+        }
         Written::Object(members) => {
-            let members: Vec<_> = members.iter().map(|(k, v)| format!("\"{k}\":{}", spell(v))).collect();
+            let members: Vec<_> =
+                members.iter().map(|(k, v)| format!("\"{k}\":{}", spell(v))).collect();
             format!("{{{}}}", members.join(","))
         }
     }
@@ -241,7 +248,8 @@ fn constrained_output_always_parses() {
         let compiled = compile(&grammar, &shared, &Limits::default()).unwrap();
         for seed in 0..25 {
             let mut random = Random(seed);
-            let mut constraint = compiled.constraint(ConstraintOptions { close_within_budget: true });
+            let mut constraint =
+                compiled.constraint(ConstraintOptions { close_within_budget: true });
             let mut table = Constraint::new(Arc::clone(&index));
             let mut output = Vec::new();
             for remaining in (1..=80).rev() {
@@ -267,7 +275,9 @@ fn constrained_output_always_parses() {
 
 #[test]
 fn the_walks_parser_refuses_what_is_not_json() {
-    for text in ["{\"x\":1\"y\":2}", "01", "1.", "[1,]", "{\"a\" :1}", "\"\\q\"", "\"\u{1}\"", "tru", "1 "] {
+    for text in
+        ["{\"x\":1\"y\":2}", "01", "1.", "[1,]", "{\"a\" :1}", "\"\\q\"", "\"\u{1}\"", "tru", "1 "]
+    {
         assert_eq!(Parser::whole(text), None, "{text}");
     }
     assert!(Parser::whole(r#"{"a":[1172e+771263,"\ud800\/"],"b":-0.5}"#).is_some());

@@ -148,7 +148,13 @@ impl Expr {
         }
         match (&self.0.kind, max) {
             (_, Some(0)) => Self::empty(),
-            _ if self.is_void() => if min > 0 { Self::void() } else { Self::empty() },
+            _ if self.is_void() => {
+                if min > 0 {
+                    Self::void()
+                } else {
+                    Self::empty()
+                }
+            }
             (Kind::Empty, _) => Self::empty(),
             (_, Some(1)) if min == 1 => self.clone(),
             _ => Self::new(Kind::Times(self.clone(), min, max)),

@@ -1,0 +1,181 @@
+//! What the engine relies on: combinations, endings, memory, and what a grammar costs.
+
+use std::sync::Arc;
+use tinyllm_constrain::{
+    CompiledGrammar, ConstrainError, ConstraintOptions, Grammar, Limits, Mask, TokenConstraint,
+    Vocabulary, compile,
+};
+
+/// Every byte as a token, further tokens, and the end token last.
+fn vocabulary(more: &[&str]) -> Arc<Vocabulary> {
+    let bytes = (0..=255_u8).map(|b| Some(vec![b]));
+    let more = more.iter().map(|text| Some(text.as_bytes().to_vec()));
+    let tokens: Vec<_> = bytes.chain(more).chain([None]).collect();
+    let end = tokens.len() as u32 - 1;
+    Vocabulary::new(tokens, Some(end)).unwrap()
+}
+
+fn plain(grammar: &Arc<CompiledGrammar>) -> Box<dyn TokenConstraint> {
+    grammar.constraint(ConstraintOptions::default())
+}
+
+fn take(constraint: &mut dyn TokenConstraint, text: &str) {
+    for byte in text.bytes() {
+        constraint.mask(None).unwrap();
+        constraint.advance(u32::from(byte)).unwrap();
+    }
+}
+
+fn tool(index: usize) -> Grammar {
+    let head = format!("<tool_call>{{\"name\":\"tool_{index}\",\"arguments\":");
+    let schema = format!(
+        r#"{{"type":"object","properties":{{"q{index}":{{"type":"string"}},"n":{{"type":"integer"}}}},"required":["q{index}"]}}"#
+    );
+    let schema = format!("{{\"type\":\"schema\",\"schema\":{schema:?}}}");
+    Grammar::Sequence(vec![
+        Grammar::Literal(head),
+        Grammar::from_json(&schema).unwrap(),
+        Grammar::Literal("}</tool_call>".into()),
+    ])
+}
+
+fn calls(max: u32) -> Grammar {
+    let item = Box::new(Grammar::Alternative((0..30).map(tool).collect()));
+    Grammar::Repeat { item, separator: "\n".into(), min: 1, max: Some(max) }
+}
+
+fn call(index: usize) -> String {
+    format!(
+        "<tool_call>{{\"name\":\"tool_{index}\",\"arguments\":{{\"q{index}\":\"x\"}}}}</tool_call>"
+    )
+}
+
+#[test]
+fn four_calls_of_thirty_tools_cost_what_one_does() {
+    let vocabulary = vocabulary(&["</tool_call>\n<tool_call>", "\":\"", "\"}}"]);
+    let [one, four] =
+        [1, 4].map(|max| compile(&calls(max), &vocabulary, &Limits::default()).unwrap());
+    assert!(four.memory_bytes() < one.memory_bytes() * 11 / 10);
+
+    let mut constraint = plain(&four);
+    let mut made = Vec::new();
+    for index in 0..4 {
+        take(&mut *constraint, &call(7));
+        made.push(four.masks_made());
+        assert!(constraint.is_complete());
+        let more = constraint.mask(None).unwrap().is_allowed(u32::from(b'\n'));
+        assert_eq!(more, index < 3, "four calls at most");
+        if more {
+            take(&mut *constraint, "\n");
+        }
+    }
+    assert!(made[1] - made[0] <= 3, "the second call needs the first one's masks: {made:?}");
+}
+
+#[test]
+fn a_token_may_end_one_part_and_begin_the_next() {
+    let vocabulary = vocabulary(&["12ab", "2ab", "b3", "12a", "ab34"]);
+    let grammar = Grammar::Sequence(vec![
+        Grammar::Regex("[0-9]{1,2}".into()),
+        Grammar::Literal("ab".into()),
+        Grammar::Regex("[0-9]".into()),
+    ]);
+    let mut constraint = plain(&compile(&grammar, &vocabulary, &Limits::default()).unwrap());
+    let tokens = |mask: &Mask| mask.iter().filter(|t| *t > 255).collect::<Vec<_>>();
+    assert_eq!(tokens(&constraint.mask(None).unwrap()), [256, 257, 259]);
+    constraint.advance(259).unwrap();
+    assert_eq!(tokens(&constraint.mask(None).unwrap()), [258]);
+    assert_eq!(constraint.forced_bytes(), b"b");
+}
+
+#[test]
+fn a_trigger_leaves_text_free_until_it_is_written() {
+    let vocabulary =
+        vocabulary(&["<tool_call>", "_call>x", "_call>{", "call>{}", "x<tool", "<tool_call>{}"]);
+    let body = Box::new(Grammar::Regex(r"\{\}".into()));
+    let grammar = Grammar::Trigger { trigger: "<tool_call>".into(), body };
+    let compiled = compile(&grammar, &vocabulary, &Limits::default()).unwrap();
+    let mut constraint = plain(&compiled);
+    let end = vocabulary.eos().unwrap();
+    let free = constraint.mask(None).unwrap();
+    assert_eq!(free.allowed() as usize, vocabulary.size(), "free text, and it may end");
+    take(&mut *constraint, "a<tool<tool");
+    let mask = constraint.mask(None).unwrap();
+    assert!(!mask.is_allowed(257), "it completes the trigger and leaves the grammar");
+    assert!(mask.is_allowed(258) && mask.is_allowed(end));
+    constraint.advance(258).unwrap();
+    let mask = constraint.mask(None).unwrap();
+    assert_eq!(mask.single(), Some(u32::from(b'}')));
+    assert_eq!(constraint.forced_bytes(), b"}");
+    take(&mut *constraint, "}");
+    assert_eq!(constraint.mask(None).unwrap().single(), Some(end));
+}
+
+#[test]
+fn without_an_end_token_a_complete_output_is_done_when_nothing_can_follow() {
+    let tokens = vec![Some(b"a".to_vec()), Some(b"b".to_vec())];
+    let vocabulary = Vocabulary::new(tokens, None).unwrap();
+    let grammar = Grammar::Regex("ab?".into());
+    let mut constraint = plain(&compile(&grammar, &vocabulary, &Limits::default()).unwrap());
+    constraint.advance(0).unwrap();
+    assert!(constraint.is_complete() && !constraint.is_done());
+    constraint.advance(1).unwrap();
+    assert!(constraint.is_complete() && constraint.is_done());
+    constraint.rollback(2).unwrap();
+    assert!(!constraint.is_complete() && !constraint.is_done());
+}
+
+#[test]
+fn what_the_vocabulary_cannot_spell_is_an_error_that_names_the_bytes() {
+    let tokens = vec![Some(b"a".to_vec()), Some(b"b".to_vec()), None];
+    let vocabulary = Vocabulary::new(tokens, Some(2)).unwrap();
+    for (pattern, missing) in [("abc", "c"), ("a[x-z]", "x-z"), ("c|d", "c d"), (r"a\x00", r"\x00")]
+    {
+        let error =
+            compile(&Grammar::Regex(pattern.into()), &vocabulary, &Limits::default()).unwrap_err();
+        assert!(
+            matches!(&error, ConstrainError::Stuck { missing: m, .. } if m == missing),
+            "{pattern}: {error}"
+        );
+    }
+    assert!(compile(&Grammar::Regex("ab|c".into()), &vocabulary, &Limits::default()).is_ok());
+}
+
+#[test]
+fn a_pattern_that_blows_up_decodes_in_bounded_memory() {
+    let vocabulary = vocabulary(&["ab", "ba", "aab", "bbbb"]);
+    let mut limits = Limits::default();
+    limits.cache_bytes = 1 << 20;
+    let grammar = Grammar::Regex("(a|b)*a(a|b){200}".into());
+    let compiled = compile(&grammar, &vocabulary, &limits).unwrap();
+    let mut constraint = plain(&compiled);
+    let mut other = constraint.fork();
+    for step in 0..3_000_u32 {
+        let mask = constraint.mask(None).unwrap();
+        let allowed: Vec<u32> = mask.iter().filter(|t| Some(*t) != vocabulary.eos()).collect();
+        let token = allowed[(step.wrapping_mul(2_654_435_761) >> 7) as usize % allowed.len()];
+        constraint.advance(token).unwrap();
+        assert!(compiled.memory_bytes() < 3 << 20);
+        if step == 100 {
+            other = constraint.fork();
+        }
+    }
+    // The cache was emptied since; a place in it is found again.
+    let mask = other.mask(None).unwrap();
+    other.advance(mask.iter().next().unwrap()).unwrap();
+    other.rollback(102).unwrap();
+    assert!(!other.is_complete());
+}
+
+#[test]
+fn large_counts_cost_nothing_before_they_are_reached() {
+    let vocabulary = vocabulary(&["aaaa"]);
+    let grammar = Grammar::Regex("(((a{256}){256}){256}b?)".into());
+    let compiled = compile(&grammar, &vocabulary, &Limits::default()).unwrap();
+    assert!(compiled.memory_bytes() < 1 << 16);
+    let mut constraint = compiled.constraint(ConstraintOptions { close_within_budget: true });
+    constraint.advance(256).unwrap();
+    assert_eq!(constraint.forced_bytes(), vec![b'a'; 4096]);
+    let mask = constraint.mask(Some(10)).unwrap();
+    assert!(mask.allowed() > 0, "nothing can finish, so what comes closest is kept");
+}
