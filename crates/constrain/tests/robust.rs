@@ -29,12 +29,13 @@ fn json() -> impl Strategy<Value = Json> {
 fn check_slices(value: &SpannedJson, text: &str) {
     let slice = &text[value.start..value.end];
     assert_eq!(Json::parse(slice), Ok(value.clone().into_json()), "{slice}");
-    match &value.value {
-        SpannedValue::Arr(items) => items.iter().for_each(|item| check_slices(item, text)),
-        SpannedValue::Obj { members, .. } => {
-            members.iter().for_each(|(_, member)| check_slices(member, text));
-        }
-        _ => {}
+    let inner: Vec<&SpannedJson> = match &value.value {
+        SpannedValue::Arr(items) => items.iter().collect(),
+        SpannedValue::Obj { members, .. } => members.iter().map(|(_, member)| member).collect(),
+        _ => Vec::new(),
+    };
+    for value in inner {
+        check_slices(value, text);
     }
 }
 
