@@ -4,8 +4,8 @@
 //! nearest, ties to even. Where a block has an outlier (its largest magnitude is more than
 //! [`OUTLIER`] times its root mean square, and the others would lose most of their bits), what the
 //! rounding left is quantised once more, as *fine* integers: `x` becomes
-//! `scale * int + scale / 254 * fine`. A small model's logits lose a tenth of the precision without
-//! them, and few blocks need them. The sums that offsets and minima of weights multiply are taken
+//! `scale * int + scale / 254 * fine`. Without them the mean squared error of a small model's logits
+//! is ten times larger; a sixth of its blocks or less needs them. The sums that offsets and minima of weights multiply are taken
 //! once here: of the block's integers, and of those of its first half.
 //!
 //! Rows are kept in groups of 16 (the last one may be shorter), inside a group by block and then by

@@ -102,7 +102,9 @@ unsafe fn whole_group<F: Format>(
         for (m, &acc) in acc.iter().enumerate() {
             _mm512_storeu_ps(job.to(tile, row + m), acc);
         }
-        avx512::add_fine::<F>(job, tile, group, row);
+        for (b, w) in unpacked.iter().enumerate() {
+            avx512::add_fine_block::<F>(job, tile, group, row, b, w);
+        }
     }
 }
 

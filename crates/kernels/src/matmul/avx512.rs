@@ -242,28 +242,49 @@ pub(super) fn add_scaled<F: Format>(
 /// # Safety
 /// The contract of [`super::product`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
+unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
     for b in 0..job.blocks {
-        // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
+        // SAFETY: block b of the group and of the tile.
         unsafe {
-            let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
-            if rows == 0 {
-                continue;
+            if (*group.outliers.add(b)).load(Ordering::Relaxed) != 0 {
+                let w = unpack::<F>(job.tile(tile).add(b * F::BLOCK));
+                add_fine_block::<F>(job, tile, group, row, b, &w);
             }
-            let p = job.tile(tile).add(b * F::BLOCK);
-            let w = unpack::<F>(p);
-            let [scale, second] = scales::<F>(p);
-            while rows != 0 {
-                let m = rows.trailing_zeros() as usize;
-                rows &= rows - 1;
-                let at = b * group.stride + m;
-                let a = group.fine.add(at * BLOCK_COLUMNS).cast::<i32>();
-                let sums = dot::<F>(&w, a, *group.fine_totals.add(at), *group.fine_lows.add(at));
-                let by = fine_scale(*group.scales.add(at));
-                let to = job.to(tile, row + m);
-                let acc = _mm512_loadu_ps(to);
-                _mm512_storeu_ps(to, add_scaled::<F>(acc, sums, scale, second, by));
-            }
+        }
+    }
+}
+
+/// The same of one block, whose unpacked integers are `w`.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn add_fine_block<F: Format>(
+    job: &Job,
+    tile: usize,
+    group: Group,
+    row: usize,
+    b: usize,
+    w: &[__m512i; 8],
+) {
+    // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
+    unsafe {
+        let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
+        if rows == 0 {
+            return;
+        }
+        let [scale, second] = scales::<F>(job.tile(tile).add(b * F::BLOCK));
+        while rows != 0 {
+            let m = rows.trailing_zeros() as usize;
+            rows &= rows - 1;
+            let at = b * group.stride + m;
+            let a = group.fine.add(at * BLOCK_COLUMNS).cast::<i32>();
+            let sums = dot::<F>(w, a, *group.fine_totals.add(at), *group.fine_lows.add(at));
+            let by = fine_scale(*group.scales.add(at));
+            let to = job.to(tile, row + m);
+            let acc = _mm512_loadu_ps(to);
+            _mm512_storeu_ps(to, add_scaled::<F>(acc, sums, scale, second, by));
         }
     }
 }
