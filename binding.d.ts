@@ -15,6 +15,8 @@ export declare class NativeEngine {
   /** Takes a request in; everything that happens to it comes from the generation. */
   submit(request: NativeRequest): GenerationOutcome
   tokenize(text: string, special: boolean): IdsOutcome
+  /** The tokens of a long prompt, off the JS thread. */
+  encodePrompt(text: string, special: boolean): Promise<IdsOutcome>
   detokenize(ids: Uint32Array): string
   /** `messages` and `tools` are JSON texts. */
   renderChat(messages: string, tools: string | undefined | null, addGenerationPrompt: boolean): Promise<RenderedOutcome>
@@ -212,6 +214,7 @@ export interface NativeRequest {
   seed?: bigint
   stop?: Array<string>
   logprobs?: number
+  removedMass?: boolean
   /** Token ids, with their biases in `logitBias`. */
   logitBiasTokens?: Uint32Array
   logitBias?: Float64Array
@@ -263,6 +266,7 @@ export interface NativeTokenLogprob {
   bytes: Uint8Array
   logprob: number
   top: Array<NativeTokenAlternative>
+  removedMass?: number
 }
 
 /** Reads a JSON text. */

@@ -80,6 +80,11 @@ export interface GenerateRequest<T = unknown> {
   readonly stop?: string | readonly string[]
   /** Report log-probabilities, with this many alternatives per token. Range 0 to 20. Default: none. */
   readonly logprobs?: number
+  /**
+   * With `logprobs` and a grammar: also report the probability that the grammar's mask took away. Slower: nothing is
+   * left out of the computation. Default: false.
+   */
+  readonly removedMass?: boolean
   /** Added to the logits of tokens, by id. Range -100 to 100. */
   readonly logitBias?: Readonly<Record<number, number>>
   /** Go on after end-of-generation tokens. Default: false. */
@@ -107,6 +112,8 @@ export interface TokenAlternative {
 export interface TokenLogprob extends TokenAlternative {
   /** The likeliest tokens at this place, likeliest first; as many as `logprobs` asked for. */
   readonly top: readonly TokenAlternative[]
+  /** The probability of the tokens that the grammar did not allow here; when `removedMass` asked for it. */
+  readonly removedMass?: number
 }
 
 export interface Usage {
@@ -252,6 +259,9 @@ export interface Engine extends AsyncDisposable {
   close(): Promise<void>
 }
 
+/** Characters from which a prompt is tokenized off this thread: some milliseconds' worth. */
+const LONG_PROMPT = 8192
+
 /** The time `close()` waits for the step under way. */
 const CLOSE_DEADLINE_MS = 30_000
 
@@ -294,6 +304,8 @@ class LoadedEngine implements Engine {
       if (request.messages !== undefined) {
         const { ids } = await this.renderChat({ messages: request.messages })
         native.prompt = ids
+      } else if (native.promptText !== undefined && native.promptText.length > LONG_PROMPT) {
+        native.prompt = unwrap(await this.#open().encodePrompt(native.promptText, native.promptSpecial ?? true))
       }
       return unwrap(this.#open().submit(native))
     }

@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tinyllm_model::{Device, Gguf, Model, ModelSpec, PackedModel, VocabMetadata};
+use tinyllm_model::{Device, Gguf, ModelSpec, VocabMetadata};
+#[cfg(not(feature = "free-forward"))]
+use tinyllm_model::{Model, PackedModel};
 use tinyllm_tokenizer::{ChatTemplate, Rendered, TemplateError, TokenKind, Tokenizer, VocabSpec};
 
-use crate::core::{EngineCore, EngineOptions, ForwardPath};
+#[cfg(not(feature = "free-forward"))]
+use crate::core::ForwardPath;
+use crate::core::{EngineCore, EngineOptions};
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::token_table::TokenTable;
@@ -124,7 +128,18 @@ impl Engine {
     }
 }
 
+#[cfg(feature = "free-forward")]
+fn forward(
+    _: &Gguf,
+    _: Device,
+    spec: &ModelSpec,
+    _: &EngineOptions,
+) -> Result<(Box<dyn Forward>, String), EngineError> {
+    Ok((Box::new(crate::free_forward::FreeForward::new(spec)), "free".to_owned()))
+}
+
 /// The forward pass that the options ask for, and its description.
+#[cfg(not(feature = "free-forward"))]
 fn forward(
     gguf: &Gguf,
     device: Device,

@@ -13,6 +13,8 @@ mod core;
 mod engine;
 mod error;
 mod forward;
+#[cfg(feature = "free-forward")]
+mod free_forward;
 mod grammar_cache;
 mod held_back;
 mod outbox;

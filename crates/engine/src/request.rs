@@ -26,6 +26,9 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Report log-probabilities, with this many alternatives.
     pub logprobs: Option<usize>,
+    /// With `logprobs`: also report the probability that the grammar's mask took away. The whole head
+    /// is then computed for every token, forced ones included.
+    pub removed_mass: bool,
     /// Go on after end-of-generation tokens.
     pub ignore_eos: bool,
     /// Steer the grammar so that it is complete when the budget is spent.
@@ -55,6 +58,7 @@ impl Request {
             seed: None,
             stop: Vec::new(),
             logprobs: None,
+            removed_mass: false,
             ignore_eos: false,
             close_within_budget: false,
             overflow: ContextOverflow::default(),
@@ -151,6 +155,8 @@ pub struct Logprobs {
     pub logprob: f64,
     /// The likeliest tokens at this place, likeliest first.
     pub top: Vec<(u32, f64)>,
+    /// The probability of the tokens that the mask did not allow; when it was asked for.
+    pub removed_mass: Option<f64>,
 }
 
 /// Why a generation ended.

@@ -20,12 +20,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use tinyllm_kernels::KvPool;
 use tinyllm_model::{Feed, Logits};
-use tinyllm_sampler::Sampler;
 
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::prefix_cache::PrefixCache;
-use crate::sequence::{SeqId, Sequence};
+use crate::sequence::{Chooser, SeqId, Sequence};
 use crate::stats::Counters;
 use crate::token_table::TokenTable;
 
@@ -33,9 +32,13 @@ use crate::token_table::TokenTable;
 const DECODE_ROW_MAX: usize = 16;
 /// How long a prefill chunk may hold up the decode rows of its step.
 const CHUNK_TARGET: Duration = Duration::from_millis(50);
+/// How long a chunk may take when nobody decodes: a cancellation waits for its end.
+const CHUNK_TARGET_ALONE: Duration = Duration::from_millis(200);
 /// Bounds of the chunk that is measured out in time.
 const CHUNK_MIN: usize = 16;
 const CHUNK_MAX: usize = 512;
+/// The first chunk, before anything was measured.
+const CHUNK_FIRST: usize = 64;
 
 /// What the engine's thread is told.
 pub(crate) enum Command {
@@ -66,7 +69,7 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     policy: Policy,
     cache: PrefixCache,
-    sampler: Sampler,
+    chooser: Chooser,
     waiting: VecDeque<Box<Sequence>>,
     /// In order of admission.
     running: Vec<Box<Sequence>>,
@@ -88,6 +91,7 @@ impl Scheduler {
         shared: Arc<Shared>,
         policy: Policy,
     ) -> Self {
+        let chooser = Chooser::new(forward.vocab_size());
         shared.counters.pages_total.set(pool.capacity());
         Self {
             forward,
@@ -96,7 +100,7 @@ impl Scheduler {
             shared,
             policy,
             cache: PrefixCache::new(),
-            sampler: Sampler::new(),
+            chooser,
             waiting: VecDeque::new(),
             running: Vec::new(),
             prefill_rate: 0.0,
@@ -306,11 +310,13 @@ impl Scheduler {
 
     /// Prompt tokens for this step.
     fn chunk(&self, alone: bool) -> usize {
+        let target = if alone { CHUNK_TARGET_ALONE } else { CHUNK_TARGET };
         match self.policy.prefill_chunk {
             Some(tokens) => tokens,
-            None if alone || self.prefill_rate == 0.0 => CHUNK_MAX,
-            None => ((self.prefill_rate * CHUNK_TARGET.as_secs_f64()) as usize)
-                .clamp(CHUNK_MIN, CHUNK_MAX),
+            None if self.prefill_rate == 0.0 => CHUNK_FIRST,
+            None => {
+                ((self.prefill_rate * target.as_secs_f64()) as usize).clamp(CHUNK_MIN, CHUNK_MAX)
+            }
         }
     }
 
@@ -409,7 +415,6 @@ impl Scheduler {
                 return;
             }
         };
-        let vocab_size = self.forward.vocab_size();
         let mut failed = Vec::new();
         for ((row, at), logits) in rows.iter().zip(order).zip(logits) {
             let sequence = &mut self.running[at];
@@ -417,7 +422,7 @@ impl Scheduler {
                 if logits.is_empty() {
                     return Ok(());
                 }
-                caught(|| sequence.choose(logits, vocab_size, &mut self.sampler, &self.table))
+                caught(|| sequence.choose(logits, &mut self.chooser, &self.table))
             });
             let counts = self.running[at].take_counts();
             counters.count(counts);

@@ -80,6 +80,8 @@ pub(crate) struct Sequence {
     constraint: Option<Constraint>,
     close_within_budget: bool,
     logprobs: Option<usize>,
+    /// Whether the logits of tokens that are not allowed are needed too.
+    removed_mass: bool,
     ignore_eos: bool,
     text: HeldBack<(u32, Option<Logprobs>)>,
     finished: bool,
@@ -120,6 +122,7 @@ impl Sequence {
             constraint: None,
             close_within_budget: request.close_within_budget,
             logprobs: request.logprobs,
+            removed_mass: request.removed_mass && request.logprobs.is_some(),
             ignore_eos: request.ignore_eos,
             text: HeldBack::new(&request.stop),
             finished: false,
@@ -250,9 +253,9 @@ impl Sequence {
                 break;
             }
             let mask = constraint.walk.mask(Some((self.limit - self.tokens.len()) as u32))?;
-            let Some(token) = mask.single() else {
-                constraint.allowed =
-                    (mask.allowed() <= SPARSE_HEAD_MAX).then(|| mask.iter().collect());
+            let Some(token) = mask.single().filter(|_| !self.removed_mass) else {
+                let sparse = !self.removed_mass && mask.allowed() <= SPARSE_HEAD_MAX;
+                constraint.allowed = sparse.then(|| mask.iter().collect());
                 constraint.mask = Some(mask);
                 break;
             };
@@ -263,6 +266,7 @@ impl Sequence {
             let logprobs = self.logprobs.map(|top| Logprobs {
                 logprob: 0.0,
                 top: if top > 0 { vec![(token, 0.0)] } else { Vec::new() },
+                removed_mass: None,
             });
             self.take(token, logprobs, table)?;
         }
@@ -273,31 +277,27 @@ impl Sequence {
     /// whole row), then settles.
     pub(crate) fn choose(
         &mut self,
-        mut logits: Vec<f32>,
-        vocab_size: usize,
-        sampler: &mut Sampler,
+        logits: Vec<f32>,
+        chooser: &mut Chooser,
         table: &TokenTable,
     ) -> Result<(), EngineError> {
-        if let Some(allowed) = self.allowed() {
-            let mut row = vec![f32::NEG_INFINITY; vocab_size];
-            for (&token, logit) in allowed.iter().zip(logits) {
-                row[token as usize] = logit;
-            }
-            logits = row;
-        }
-        table.suppress(&mut logits);
         let (prompt, output) = self.tokens.split_at(self.prompt_len);
-        let wanted = Wanted { top_logprobs: self.logprobs.map(|n| n as u32), ..Wanted::default() };
-        let sampled = sampler.sample(
-            &mut logits,
-            self.constraint.as_ref().and_then(|c| c.mask.as_ref()),
-            &self.sampling,
-            prompt,
-            output,
-            &mut self.rng,
-            wanted,
-        )?;
-        let logprobs = sampled.logprob.map(|logprob| Logprobs { logprob, top: sampled.top });
+        let wanted = Wanted {
+            top_logprobs: self.logprobs.map(|n| n as u32),
+            removed_mass: self.removed_mass,
+        };
+        let (mask, allowed) = match &self.constraint {
+            Some(constraint) => (constraint.mask.as_ref(), constraint.allowed.as_deref()),
+            None => (None, None),
+        };
+        let sampled = chooser.with_row(logits, allowed, table, |row, sampler| {
+            sampler.sample(row, mask, &self.sampling, prompt, output, &mut self.rng, wanted)
+        })?;
+        let logprobs = sampled.logprob.map(|logprob| Logprobs {
+            logprob,
+            top: sampled.top,
+            removed_mass: sampled.removed_mass,
+        });
         self.take(sampled.token, logprobs, table)?;
         self.settle(table)
     }
@@ -348,6 +348,42 @@ impl Sequence {
     /// What was chosen since the last call.
     pub(crate) fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
+    }
+}
+
+/// The sampler and its work space, shared by an engine's sequences.
+pub(crate) struct Chooser {
+    sampler: Sampler,
+    /// Where the logits of a few tokens stand in a row of their own. −∞ everywhere between uses.
+    sparse_row: Vec<f32>,
+}
+
+impl Chooser {
+    pub(crate) fn new(vocab_size: usize) -> Self {
+        Self { sampler: Sampler::new(), sparse_row: vec![f32::NEG_INFINITY; vocab_size] }
+    }
+
+    /// Calls `choose` with a whole row: the logits, or, when they are those of `allowed`, −∞ and
+    /// them at their places.
+    fn with_row<T>(
+        &mut self,
+        mut logits: Vec<f32>,
+        allowed: Option<&[u32]>,
+        table: &TokenTable,
+        choose: impl FnOnce(&mut [f32], &mut Sampler) -> T,
+    ) -> T {
+        let Some(allowed) = allowed else {
+            table.suppress(&mut logits);
+            return choose(&mut logits, &mut self.sampler);
+        };
+        for (&token, logit) in allowed.iter().zip(logits) {
+            self.sparse_row[token as usize] = logit;
+        }
+        let chosen = choose(&mut self.sparse_row, &mut self.sampler);
+        for &token in allowed {
+            self.sparse_row[token as usize] = f32::NEG_INFINITY;
+        }
+        chosen
     }
 }
 

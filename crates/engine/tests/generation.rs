@@ -148,6 +148,28 @@ fn logprobs_are_aligned_with_tokens_and_held_back_with_them() {
 }
 
 #[test]
+fn the_mass_the_mask_removed_is_told_and_changes_nothing() {
+    let ask = |removed_mass| {
+        let (core, _) = engine(hashed, &EngineOptions::default());
+        let mut wanted = request("Is it?");
+        wanted.grammar = Some(r#"{"type":"regex","pattern":"(yes|no)+!"}"#.to_owned());
+        wanted.sampling.temperature = 1.0;
+        wanted.seed = Some(5);
+        wanted.max_tokens = Some(20);
+        wanted.logprobs = Some(1);
+        wanted.removed_mass = removed_mass;
+        generate(&core, wanted).expect("it generates")
+    };
+    let (with, without) = (ask(true), ask(false));
+    assert_eq!(with.tokens, without.tokens);
+    for (told, plain) in with.logprobs.iter().zip(&without.logprobs) {
+        assert!((told.logprob - plain.logprob).abs() < 1e-9);
+        assert!(told.removed_mass.is_some_and(|mass| mass > 0.0 && mass < 1.0));
+        assert_eq!(plain.removed_mass, None);
+    }
+}
+
+#[test]
 fn a_grammar_is_followed_and_ends_the_generation() {
     let grammar = r#"{"type":"regex","pattern":"(yes|no)"}"#.to_owned();
     let (core, _) = engine(hashed, &EngineOptions::default());

@@ -173,6 +173,13 @@ impl NativeEngine {
         ids.map(Uint32Array::new).into()
     }
 
+    /// The tokens of a long prompt, off the JS thread.
+    #[napi(ts_return_type = "Promise<IdsOutcome>")]
+    pub fn encode_prompt(&self, text: String, special: bool) -> AsyncTask<Offload<IdsOutcome>> {
+        let engine = Arc::clone(&self.0);
+        offload(move || engine.encode_prompt(&text, special).map(Uint32Array::new).into())
+    }
+
     #[napi(catch_unwind)]
     pub fn detokenize(&self, ids: Uint32Array) -> String {
         self.0.tokenizer().decode(&ids)

@@ -27,6 +27,7 @@ pub struct NativeRequest {
     pub seed: Option<BigInt>,
     pub stop: Option<Vec<String>>,
     pub logprobs: Option<u32>,
+    pub removed_mass: Option<bool>,
     /// Token ids, with their biases in `logitBias`.
     pub logit_bias_tokens: Option<Uint32Array>,
     pub logit_bias: Option<Float64Array>,
@@ -70,6 +71,7 @@ impl NativeRequest {
         request.seed = self.seed.map(|seed| seed.get_u64().1);
         request.stop = self.stop.unwrap_or_default();
         request.logprobs = self.logprobs.map(|n| n as usize);
+        request.removed_mass = self.removed_mass.unwrap_or(false);
         request.ignore_eos = self.ignore_eos.unwrap_or(false);
         request.close_within_budget = self.close_within_budget.unwrap_or(false);
         if self.truncate == Some(true) {
@@ -99,6 +101,7 @@ pub struct NativeTokenLogprob {
     pub bytes: Uint8Array,
     pub logprob: f64,
     pub top: Vec<NativeTokenAlternative>,
+    pub removed_mass: Option<f64>,
 }
 
 #[napi(object, object_from_js = false)]
@@ -151,10 +154,11 @@ impl NativeBatch {
     }
 }
 
-fn token(id: u32, Logprobs { logprob, top }: Logprobs, engine: &Engine) -> NativeTokenLogprob {
+fn token(id: u32, logprobs: Logprobs, engine: &Engine) -> NativeTokenLogprob {
+    let Logprobs { logprob, top, removed_mass } = logprobs;
     let NativeTokenAlternative { id, text, bytes, logprob } = alternative(id, logprob, engine);
     let top = top.into_iter().map(|(id, logprob)| alternative(id, logprob, engine)).collect();
-    NativeTokenLogprob { id, text, bytes, logprob, top }
+    NativeTokenLogprob { id, text, bytes, logprob, top, removed_mass }
 }
 
 fn alternative(id: u32, logprob: f64, engine: &Engine) -> NativeTokenAlternative {
