@@ -87,14 +87,13 @@ impl Splitter {
                 continue;
             }
             let known = others.iter().find(|(c, k, _)| (*c, *k) == (class, key));
-            self.of[byte as usize] = match known {
-                Some((_, _, fresh)) => *fresh,
-                None => {
-                    others.push((class, key, self.count));
-                    self.count += 1;
-                    self.count - 1
-                }
-            };
+            if let Some((_, _, fresh)) = known {
+                self.of[byte as usize] = *fresh;
+                continue;
+            }
+            others.push((class, key, self.count));
+            self.of[byte as usize] = self.count;
+            self.count += 1;
         }
     }
 

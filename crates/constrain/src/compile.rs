@@ -166,15 +166,14 @@ impl Cache {
             return Ok(mask.clone());
         }
         let shared = self.automaton.clamp(&grammar.nfa, state, grammar.vocabulary.longest);
-        let mask = match self.known_mask(shared) {
-            Some(mask) => mask.clone(),
-            None => {
-                let mask = masks::make(grammar, &mut self.automaton, shared)?;
-                self.masks_made += 1;
-                self.mask_bytes += mask.bytes();
-                self.keep(shared, &mask);
-                mask
-            }
+        let mask = if let Some(mask) = self.known_mask(shared) {
+            mask.clone()
+        } else {
+            let mask = masks::make(grammar, &mut self.automaton, shared)?;
+            self.masks_made += 1;
+            self.mask_bytes += mask.bytes();
+            self.keep(shared, &mask);
+            mask
         };
         self.keep(state, &mask);
         Ok(mask)

@@ -16,6 +16,7 @@ use crate::minimize::{Partial, canonical};
 use crate::nfa::{Counting, Nfa};
 use crate::regex::parse_within;
 use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
 
 /// The state from which nothing can be accepted any more.
 pub const DEAD: i32 = -1;
@@ -88,10 +89,14 @@ impl Dfa {
         for row in self.trans.chunks(256) {
             hash.update(row.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>());
         }
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hash.finalize().iter().fold(String::new(), |mut text, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 
-    /// Bytes that keep `state` alive.
+    /// Fails for a state outside the table.
     pub(crate) fn check(&self, state: i32) -> Result<(), ConstrainError> {
         if state >= 0 && (state as usize) < self.n_states {
             return Ok(());

@@ -69,13 +69,11 @@ impl Mask {
 
     /// Whether a token is allowed; ids past the vocabulary are not.
     pub fn is_allowed(&self, token: u32) -> bool {
-        match &self.0.few {
-            Some(few) => few.binary_search(&token).is_ok(),
-            None => {
-                let word = self.words().get(token as usize / 32);
-                word.is_some_and(|word| word >> (token % 32) & 1 == 1)
-            }
+        if let Some(few) = &self.0.few {
+            return few.binary_search(&token).is_ok();
         }
+        let word = self.words().get(token as usize / 32);
+        word.is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
     /// The allowed tokens, ascending.

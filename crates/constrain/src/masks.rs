@@ -35,7 +35,9 @@ pub(crate) fn make(
                 few.push(token);
             } else {
                 let mut bits = Bits::none(vocabulary);
-                few.iter().for_each(|token| bits.allow(*token));
+                for token in &few {
+                    bits.allow(*token);
+                }
                 bits.allow(token);
                 many = Some(bits);
             }

@@ -420,20 +420,17 @@ impl Builder<'_> {
 
     fn automaton(&mut self, dfa: &Arc<Dfa>, next: NfaState) -> Built {
         let key = Arc::as_ptr(dfa) as usize;
-        let index = match self.table_index.get(&key) {
-            Some(index) => *index,
-            None => {
-                let table = match json_chars::table_of(dfa) {
-                    Some(table) => Some(table),
-                    None => Table::trimmed(dfa, None).map(Arc::new),
-                };
-                let index = table.map(|table| {
-                    self.tables.push(table);
-                    self.tables.len() as u32 - 1
-                });
-                self.table_index.insert(key, index);
-                index
-            }
+        let index = if let Some(index) = self.table_index.get(&key) {
+            *index
+        } else {
+            let known = json_chars::table_of(dfa);
+            let table = known.or_else(|| Table::trimmed(dfa, None).map(Arc::new));
+            let index = table.map(|table| {
+                self.tables.push(table);
+                self.tables.len() as u32 - 1
+            });
+            self.table_index.insert(key, index);
+            index
         };
         let Some(table) = index else {
             return Ok(None);

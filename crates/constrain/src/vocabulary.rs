@@ -27,6 +27,7 @@ impl Vocabulary {
     /// The vocabulary in which token `id` has the bytes `bytes[id]`. `None` is a special token,
     /// which no grammar ever allows; an empty token is never allowed either. `eos` ends the
     /// output and is allowed exactly where the grammar is complete, whatever its own bytes.
+    #[allow(clippy::needless_pass_by_value)] // The caller has no further use for them.
     pub fn new(bytes: Vec<Option<Vec<u8>>>, eos: Option<u32>) -> Result<Arc<Self>, ConstrainError> {
         Self::build(&bytes, eos).map(Arc::new)
     }

@@ -34,7 +34,7 @@ pub(crate) fn walk<A: Automaton>(
     let mut check = 0_u32;
     while let Some((node, state)) = stack.pop() {
         check = check.wrapping_add(1);
-        if check % 1024 == 0 {
+        if check.is_multiple_of(1024) {
             automaton.check()?;
         }
         let node = trie.node(node);

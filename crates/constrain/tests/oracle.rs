@@ -33,8 +33,8 @@ fn pattern() -> impl Strategy<Value = (String, Expr)> {
         ];
         prop_oneof![
             prop::collection::vec(inner.clone(), 1..4).prop_map(|parts| {
-                let text = parts.iter().map(|p| format!("(?:{})", p.0)).collect();
-                (text, parts.iter().rev().fold(Expr::empty(), |rest, p| p.1.then(&rest)))
+                let text: Vec<_> = parts.iter().map(|p| format!("(?:{})", p.0)).collect();
+                (text.concat(), parts.iter().rev().fold(Expr::empty(), |rest, p| p.1.then(&rest)))
             }),
             prop::collection::vec(inner.clone(), 1..4).prop_map(|options| {
                 let text: Vec<_> = options.iter().map(|o| o.0.clone()).collect();

@@ -177,9 +177,11 @@ fn satisfies(value: &Written, text: &str, schema: &Json) -> bool {
     }
     let Some(Json::Str(kind)) = schema.get("type") else { return false };
     match (kind.as_str(), value) {
-        ("null", Written::Null) | ("boolean", Written::Bool) | ("string", Written::Text(_)) => true,
+        ("null", Written::Null)
+        | ("boolean", Written::Bool)
+        | ("string", Written::Text(_))
+        | ("number", Written::Number { .. }) => true,
         ("integer", Written::Number { integer, .. }) => *integer,
-        ("number", Written::Number { .. }) => true,
         ("array", Written::List(items)) => {
             let bound = |key: &str| match schema.get(key) {
                 Some(Json::Int(digits)) => digits.parse::<usize>().ok(),

@@ -190,9 +190,8 @@ impl Expr {
 
     fn derive(&self, byte: u8) -> Self {
         match &self.0.kind {
-            Kind::Void | Kind::Empty => Self::void(),
             Kind::Set(bytes) if bytes.contains(&byte) => Self::empty(),
-            Kind::Set(_) => Self::void(),
+            Kind::Void | Kind::Empty | Kind::Set(_) => Self::void(),
             Kind::Cat(a, b) => {
                 let first = a.after(byte).then(b);
                 if a.nullable() { first.or(&b.after(byte)) } else { first }
