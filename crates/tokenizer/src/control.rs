@@ -63,8 +63,13 @@ impl ControlTexts {
     }
 
     /// Where control texts are, leftmost first and then longest, with their ids.
-    pub(crate) fn find<'t>(&'t self, text: &'t str) -> impl Iterator<Item = (Range<usize>, u32)> + 't {
-        self.whole.find_iter(text).map(|found| (found.range(), self.ids[found.pattern().as_usize()]))
+    pub(crate) fn find<'t>(
+        &'t self,
+        text: &'t str,
+    ) -> impl Iterator<Item = (Range<usize>, u32)> + 't {
+        self.whole
+            .find_iter(text)
+            .map(|found| (found.range(), self.ids[found.pattern().as_usize()]))
     }
 
     /// Where sentinels belong in a text of the conversation: byte offsets, ascending.
@@ -97,7 +102,9 @@ impl ControlTexts {
 
     /// Breaks after the first character of every suffix that begins a control text.
     fn beginnings(&self, text: &str, breaks: &mut Vec<usize>) {
-        for (at, _) in text.char_indices().rev().take_while(|(at, _)| text.len() - at < self.longest) {
+        for (at, _) in
+            text.char_indices().rev().take_while(|(at, _)| text.len() - at < self.longest)
+        {
             let suffix = &text[at..];
             // Ordinary texts end in white space; a sentinel there would only stop `trim`.
             if begins_longer(&self.texts, suffix) && !suffix.trim().is_empty() {
@@ -197,7 +204,8 @@ mod tests {
     }
 
     fn fragments() -> impl Strategy<Value = String> {
-        let fragment = prop::sample::select(&["<", "|", "a", "b", ">", "<|a", "|>", "<s", " ", "x"][..]);
+        let fragment =
+            prop::sample::select(&["<", "|", "a", "b", ">", "<|a", "|>", "<s", " ", "x"][..]);
         prop::collection::vec(fragment, 0..8).prop_map(|fragments| fragments.concat())
     }
 

@@ -86,7 +86,9 @@ mod tests {
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![
             any::<u8>(),
-            prop::sample::select(&[0x61u8, 0x80, 0xBF, 0xC2, 0xE2, 0x82, 0xAC, 0xED, 0xF0, 0x9F, 0xF4][..]),
+            prop::sample::select(
+                &[0x61u8, 0x80, 0xBF, 0xC2, 0xE2, 0x82, 0xAC, 0xED, 0xF0, 0x9F, 0xF4][..]
+            ),
         ];
         prop::collection::vec(byte, 0..40)
     }

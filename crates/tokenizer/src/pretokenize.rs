@@ -103,7 +103,12 @@ impl PreTokenizer {
         let unsupported = || TokenizerError::Unsupported {
             what: "pre-tokenizer",
             name: name.to_owned(),
-            supported: RULES.iter().flat_map(|rule| rule.names).copied().collect::<Vec<_>>().join(", "),
+            supported: RULES
+                .iter()
+                .flat_map(|rule| rule.names)
+                .copied()
+                .collect::<Vec<_>>()
+                .join(", "),
         };
         let rule = RULES.iter().find(|rule| rule.names.contains(&name)).ok_or_else(unsupported)?;
         let regex = Regex::new(rule.pattern)
@@ -226,9 +231,11 @@ mod tests {
     fn published(rule: &super::Rule, text: &str) -> Vec<String> {
         use tokenizers::pre_tokenizers::{digits::Digits, sequence::Sequence, split::Split};
         use tokenizers::tokenizer::{
-            OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _, SplitDelimiterBehavior,
+            OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _,
+            SplitDelimiterBehavior,
         };
-        let pattern = format!(r"{}|\s+(?!\S)|\s+", rule.pattern.strip_suffix(r"|\s+").expect("runs last"));
+        let pattern =
+            format!(r"{}|\s+(?!\S)|\s+", rule.pattern.strip_suffix(r"|\s+").expect("runs last"));
         let split = Split::new(
             tokenizers::pre_tokenizers::split::SplitPattern::Regex(pattern),
             SplitDelimiterBehavior::Isolated,
@@ -252,8 +259,9 @@ mod tests {
     fn text() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(
             &[
-                " ", "  ", "\t", "\n", "\r\n", "\u{a0}", "\u{2028}", "\u{85}", "'", "s", "re", "LL", "a", "É",
-                "日", "\u{301}", "1", "²", "٣", "Ⅷ", "!", "-", "😀", "_", "\u{200b}",
+                " ", "  ", "\t", "\n", "\r\n", "\u{a0}", "\u{2028}", "\u{85}", "'", "s", "re",
+                "LL", "a", "É", "日", "\u{301}", "1", "²", "٣", "Ⅷ", "!", "-", "😀", "_",
+                "\u{200b}",
             ][..],
         );
         prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())

@@ -143,7 +143,11 @@ impl Vocab {
                     None => bytes.extend(token.bytes()),
                 },
                 TokenKind::Byte => bytes.push(byte_spelling(token).ok_or_else(|| {
-                    malformed("tokens", index, format!("the byte token {token:?} is not spelled <0xNN>"))
+                    malformed(
+                        "tokens",
+                        index,
+                        format!("the byte token {token:?} is not spelled <0xNN>"),
+                    )
                 })?),
                 _ => bytes.extend(token.bytes()),
             }
@@ -218,7 +222,8 @@ fn check_sizes(spec: &VocabSpec) -> Result<(), TokenizerError> {
     limit("the number of merges", spec.merges.len(), MAX_MERGES)?;
     limit("the bytes of all tokens", spec.tokens.iter().map(String::len).sum(), MAX_TOTAL_BYTES)?;
     if let Some(index) = spec.tokens.iter().position(|token| token.len() > MAX_TOKEN_BYTES) {
-        let reason = format!("{} bytes, at most {MAX_TOKEN_BYTES} are allowed", spec.tokens[index].len());
+        let reason =
+            format!("{} bytes, at most {MAX_TOKEN_BYTES} are allowed", spec.tokens[index].len());
         return Err(malformed("tokens", index, reason));
     }
     if spec.tokens.is_empty() {
@@ -299,8 +304,10 @@ fn merges(spec: &VocabSpec, vocab: &Vocab) -> Result<Merges, TokenizerError> {
             *slot = (id, true);
         }
     }
-    let spelling = |byte: u8| ids.get(bytelevel::CHARS[byte as usize].encode_utf8(&mut [0; 4]) as &str);
-    let spelled = std::array::from_fn(|byte| spelling(byte as u8).is_some_and(|(_, merged)| *merged));
+    let spelling =
+        |byte: u8| ids.get(bytelevel::CHARS[byte as usize].encode_utf8(&mut [0; 4]) as &str);
+    let spelled =
+        std::array::from_fn(|byte| spelling(byte as u8).is_some_and(|(_, merged)| *merged));
     let mut byte_tokens = [None; 256];
     for id in vocab.ids() {
         let ordinary = matches!(vocab.kinds[id as usize], TokenKind::Normal | TokenKind::Byte);

@@ -2,10 +2,21 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const DAYS: [&str; 7] =
+    ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 
 /// A moment in UTC, taken apart.
@@ -40,7 +51,8 @@ impl Civil {
         let month = ((month_from_march + 2) % 12 + 1) as u32;
         let year = era * 400 + year_of_era + i64::from(month <= 2);
         let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-        let before = if from_march >= 306 { from_march - 306 } else { from_march + 59 + i64::from(leap) };
+        let before =
+            if from_march >= 306 { from_march - 306 } else { from_march + 59 + i64::from(leap) };
         Self {
             year,
             month,

@@ -26,8 +26,10 @@ impl<'source> Program<'source> {
     /// Compiles a source, which must have gone through [`without_generation_tags`].
     pub(super) fn compile(source: &'source str) -> Result<Self, Error> {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-        let config =
-            TemplateConfig { syntax_config: syntax, default_auto_escape: Arc::new(|_| AutoEscape::None) };
+        let config = TemplateConfig {
+            syntax_config: syntax,
+            default_auto_escape: Arc::new(|_| AutoEscape::None),
+        };
         check_expressions(source, &config.syntax_config)?;
         let mut compiled = CompiledTemplate::new(NAME, source, &config)?;
         let blocks = compiled.blocks.values_mut();
@@ -65,10 +67,8 @@ fn check_expressions(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
             // The compiler says it better, with the line.
             return Ok(());
         };
-        let within = !matches!(
-            token,
-            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart
-        );
+        let within =
+            !matches!(token, Token::TemplateData(_) | Token::VariableStart | Token::BlockStart);
         tokens = if within { tokens + 1 } else { 0 };
         if tokens > MAX_EXPRESSION_TOKENS {
             let message = format!("an expression has more than {MAX_EXPRESSION_TOKENS} tokens");
@@ -158,7 +158,8 @@ fn method(
     arguments: &[Value],
 ) -> Result<Value, Error> {
     if let ("format", Some(text)) = (method, value.as_str()) {
-        let numbers = text.split(|char: char| !char.is_ascii_digit()).filter(|digits| !digits.is_empty());
+        let numbers =
+            text.split(|char: char| !char.is_ascii_digit()).filter(|digits| !digits.is_empty());
         let width = |digits: &str| digits.parse().unwrap_or(u64::MAX);
         let widths = numbers.map(width).fold(0, u64::saturating_add);
         state.consume_fuel(widths / BYTES_PER_FUEL as u64)?;

@@ -113,7 +113,8 @@ impl ChatTemplate {
         }
         let stack = STACK + source.len() * STACK_PER_SOURCE_BYTE;
         let source = without_generation_tags(source);
-        let compile = || Program::compile(&source).map(drop).map_err(|error| explain(&error, &limits));
+        let compile =
+            || Program::compile(&source).map(drop).map_err(|error| explain(&error, &limits));
         with_stack(stack, compile)?;
         Ok(Self { environment: environment::environment(), source, tokens, controls, limits })
     }
@@ -162,7 +163,8 @@ impl ChatTemplate {
             environment.set_fuel(Some(fuel));
             let program =
                 Program::compile(&self.source).map_err(|error| explain(&error, &self.limits))?;
-            let run = |inputs: &Inputs<'_>, sentinel| self.run(&environment, &program, inputs, sentinel);
+            let run =
+                |inputs: &Inputs<'_>, sentinel| self.run(&environment, &program, inputs, sentinel);
             let rendered = self.render_surveyed(run, &inputs, &survey);
             if let Err(TemplateError::Render { .. }) = rendered
                 && let Some(filled) = fill_null(messages)
@@ -238,7 +240,8 @@ impl ChatTemplate {
     fn split(&self, text: &str, sentinel: Option<char>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut push = |text: &str, special| {
-            let text = sentinel.map_or_else(|| text.to_owned(), |sentinel| text.replace(sentinel, ""));
+            let text =
+                sentinel.map_or_else(|| text.to_owned(), |sentinel| text.replace(sentinel, ""));
             if !text.is_empty() {
                 segments.push(Segment { text, special });
             }
@@ -361,9 +364,9 @@ fn to_value(json: &Json, marker: Option<(&ControlTexts, char)>) -> Value {
         },
         Json::String(string) => text(string),
         Json::Array(items) => items.iter().map(|item| to_value(item, marker)).collect(),
-        Json::Object(members) => {
-            Value::from_pairs(members.iter().map(|(key, value)| (text(key), to_value(value, marker))))
-        }
+        Json::Object(members) => Value::from_pairs(
+            members.iter().map(|(key, value)| (text(key), to_value(value, marker))),
+        ),
     }
 }
 

@@ -76,7 +76,8 @@ fn a_byte_without_a_spelling_takes_its_byte_token_or_is_left_out() {
 fn segments_without_structure_are_one_text() {
     let tokenizer = toy::tokenizer();
     let segment = |text: &str, special| Segment { text: text.to_owned(), special };
-    let segments = [segment("a", false), segment("b", true), segment("c <cal", false), segment("l>", true)];
+    let segments =
+        [segment("a", false), segment("b", true), segment("c <cal", false), segment("l>", true)];
     assert_eq!(tokenizer.encode_segments(&segments).expect("ids"), special("abc <call>"));
     let split = [segment("<|sta", true), segment("rt|>", false)];
     assert!(!tokenizer.encode_segments(&split).expect("ids").contains(&toy::START));
@@ -91,8 +92,11 @@ fn segments_without_structure_are_one_text() {
 #[test]
 fn long_monotonous_text_is_not_quadratic() {
     for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe"] {
-        let tokenizer = Tokenizer::new(&VocabSpec { pre: pre.to_owned(), ..toy::spec() }).expect("sound");
-        for unit in ["a", " ", "ab", "\n", " \n", "1", "é", "!", "<|", "<|im_end|", "<|start|>", "<call>"] {
+        let tokenizer =
+            Tokenizer::new(&VocabSpec { pre: pre.to_owned(), ..toy::spec() }).expect("sound");
+        for unit in
+            ["a", " ", "ab", "\n", " \n", "1", "é", "!", "<|", "<|im_end|", "<|start|>", "<call>"]
+        {
             let bytes = if matches!(unit, "a" | " ") { 1 << 20 } else { 1 << 16 };
             let text = unit.repeat(bytes / unit.len());
             let ids = tokenizer.encode(&text, true).expect("ids");
@@ -108,7 +112,9 @@ fn a_tokenizer_is_shared_between_threads() {
     shared(&tokenizer);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| assert_eq!(tokenizer.encode("abc<call>", true).expect("ids"), [toy::ABC, toy::CALL]));
+            scope.spawn(|| {
+                assert_eq!(tokenizer.encode("abc<call>", true).expect("ids"), [toy::ABC, toy::CALL])
+            });
         }
     });
 }
@@ -116,7 +122,21 @@ fn a_tokenizer_is_shared_between_threads() {
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         prop::sample::select(
-            &["a", "b", "c", " ", "\n", "<|start|>", "<|im_end|>", "<call>", "<|", "|>", "<unk>", "é", "😀"][..]
+            &[
+                "a",
+                "b",
+                "c",
+                " ",
+                "\n",
+                "<|start|>",
+                "<|im_end|>",
+                "<call>",
+                "<|",
+                "|>",
+                "<unk>",
+                "é",
+                "😀"
+            ][..]
         )
         .prop_map(str::to_owned),
         any::<String>(),

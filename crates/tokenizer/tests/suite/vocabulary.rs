@@ -41,7 +41,9 @@ fn a_malformed_vocabulary_is_an_error_with_its_place() {
     ] {
         assert_eq!(malformed(change).1, 999);
     }
-    let empty = |spec: &mut VocabSpec| *spec = VocabSpec { model: "gpt2".into(), pre: "gpt-2".into(), ..VocabSpec::default() };
+    let empty = |spec: &mut VocabSpec| {
+        *spec = VocabSpec { model: "gpt2".into(), pre: "gpt-2".into(), ..VocabSpec::default() }
+    };
     assert_eq!(malformed(empty).1, 0);
 }
 
