@@ -336,7 +336,8 @@ function prepare() {
 }
 
 function cargo(mutant, ...last) {
-  const env = { ...process.env, MUTANT: mutant, RUST_BACKTRACE: '0' }
+  // A target folder of its own: cargo takes the copy's packages for the tree's and would mix their builds.
+  const env = { ...process.env, MUTANT: mutant, RUST_BACKTRACE: '0', CARGO_TARGET_DIR: join(copy, 'target') }
   const args = ['test', '--release', '-p', 'tinyllm-constrain', '-p', 'tinyllm-sampler', ...last]
   return spawnSync('cargo', args, { cwd: copy, env, encoding: 'utf8', maxBuffer: 1 << 28 })
 }
