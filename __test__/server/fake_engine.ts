@@ -122,8 +122,14 @@ export class FakeEngine implements TextEngine {
 async function untilAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return await work
   if (signal.aborted) throw new AbortError()
-  return await new Promise<T>((resolve, reject) => {
-    signal.addEventListener('abort', () => reject(new AbortError()), { once: true })
-    work.then(resolve, reject)
+  let stop: () => void = () => undefined
+  const aborted = new Promise<never>((_resolve, reject) => {
+    stop = () => reject(new AbortError())
+    signal.addEventListener('abort', stop, { once: true })
   })
+  try {
+    return await Promise.race([work, aborted])
+  } finally {
+    signal.removeEventListener('abort', stop)
+  }
 }
