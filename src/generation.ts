@@ -98,19 +98,21 @@ export class RunningGeneration<T> implements Generation<T> {
     try {
       const native = await this.#started
       for (;;) {
+        // What was ready before a cancellation is not given out after it.
         const batch = unwrap(await native.nextBatch())
+        if (this.#cancelled) throw this.#abortError()
         const { tokens, text, bytes, finish } = batch
         const logprobs = batch.logprobs.length > 0 ? batch.logprobs : undefined
         this.#parts.add(tokens, text, logprobs)
-        if (finish !== undefined) {
-          end = finish
-          this.#finish.resolve(finish)
-        }
         if (tokens.length > 0 || text !== '') {
           this.#firstChunk ??= performance.now()
           yield logprobs === undefined ? { tokens, text, bytes } : { tokens, text, bytes, logprobs }
         }
-        if (finish !== undefined) return
+        if (finish === undefined) continue
+        if (this.#cancelled) throw this.#abortError()
+        end = finish
+        this.#finish.resolve(finish)
+        return
       }
     } catch (error) {
       const aborted = TinyLlmError.is(error) && error.code === 'ERR_TINYLLM_ABORTED'

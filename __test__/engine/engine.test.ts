@@ -39,6 +39,11 @@ async function failure(work: Promise<unknown>): Promise<TinyLlmError> {
   throw new Error('it did not fail')
 }
 
+/** Turns of the event loop until the engine's thread, which tells its counters last, has done so. */
+async function until(condition: () => boolean): Promise<void> {
+  while (!condition()) await new Promise((resolve) => setImmediate(resolve))
+}
+
 describe('a request', () => {
   const wrong: [string, Record<string, unknown>][] = [
     ['prompt', {}],
@@ -209,12 +214,16 @@ describe('a stream', () => {
   })
 
   test('is cancelled by leaving the loop', async () => {
-    const before = engine.stats().cancelled
+    const before = engine.stats()
     const generation = engine.stream(long)
     for await (const _ of generation) break
     expect(await failure(generation.final())).toBeInstanceOf(AbortError)
     await engine.generate({ prompt: 'a', maxTokens: 1 })
-    expect(engine.stats().cancelled).toBe(before + 1)
+    // A model this small may have been done before the loop was left.
+    await until(() => {
+      const after = engine.stats()
+      return after.cancelled + after.finished - before.cancelled - before.finished === 2
+    })
   })
 
   test('fails where it is consumed when its request is wrong', async () => {
@@ -247,7 +256,7 @@ describe('a signal', () => {
     )
     expect(error).toBeInstanceOf(AbortError)
     expect((error.cause as Error).message).toBe('enough')
-    expect(seen.join('').length).toBeLessThan(200)
+    expect(seen).toHaveLength(1)
   })
 
   test('stops a prefill between chunks', async () => {
@@ -370,7 +379,7 @@ describe('an engine', () => {
     expect(events[0]).toMatchObject({ usage, totalMs: expect.any(Number), firstChunkMs: expect.any(Number) })
     const after = engine.stats()
     expect(after.requests - before.requests).toBe(3)
-    expect(after.completionTokens - before.completionTokens).toBeGreaterThanOrEqual(6)
+    await until(() => engine.stats().completionTokens - before.completionTokens >= 6)
   })
 
   test('never computes a prompt twice in one generation', async () => {

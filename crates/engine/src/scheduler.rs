@@ -62,6 +62,8 @@ pub(crate) struct Policy {
     pub(crate) prefill_chunk: Option<usize>,
 }
 
+// Sequences move between the queues and the compiler's thread; a box moves as a pointer.
+#[allow(clippy::vec_box)]
 pub(crate) struct Scheduler {
     forward: Box<dyn Forward>,
     pool: Arc<KvPool>,

@@ -60,6 +60,7 @@ struct Constraint {
 const SPARSE_HEAD_MAX: u32 = 4096;
 
 /// See the module's documentation.
+#[allow(clippy::struct_excessive_bools)] // Independent switches of the request, and one state.
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) outbox: Arc<Outbox>,

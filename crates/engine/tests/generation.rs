@@ -272,7 +272,7 @@ fn a_refused_grammar_fails_its_request_only() {
 #[test]
 fn compiled_grammars_are_kept_within_their_bound() {
     let compile = |core: &tinyllm_engine::EngineCore, i: usize| {
-        let description = format!(r#"{{"type":"regex","pattern":"{:03}"}}"#, i);
+        let description = format!(r#"{{"type":"regex","pattern":"{i:03}"}}"#);
         block_on(core.compile(&description)).expect("it compiles")
     };
     let (core, _) = engine(hashed, &EngineOptions::default());
