@@ -203,6 +203,10 @@ fn forced_tokens_need_no_logits_and_one_pass() {
     assert_eq!(log.len(), 1);
     assert_eq!((log[0][0].1.len(), log[0][0].2), (7, true));
     drop(log);
+    // Counters are told after the output.
+    while core.stats().finished == 0 {
+        std::thread::yield_now();
+    }
     assert_eq!((core.stats().completion_tokens, core.stats().forced_tokens), (8, 7));
 }
 
