@@ -3,7 +3,8 @@
 //!
 //! `TINYLLM_CPU` chooses the tier. Prints the best and the median of several runs; other load on
 //! the machine makes them worse, never better. With one thread on Linux, time is that which the
-//! thread spent on a CPU, so that other load hardly matters. The comparison with a peer is
+//! thread spent on a CPU (counted in ticks of some milliseconds, too coarse for one decoded token), so
+//! that other load hardly matters. The comparison with a peer is
 //! `bench/forward.mjs`.
 
 use std::time::Instant;
