@@ -131,7 +131,7 @@ const MEASURES = [
 ]
 
 const checked = await checkOutputs()
-const result = { cpu: cpus()[0].model, tier: engine.info.tier, model: engine.info.name, ratios: {}, ours: {}, peer: {} }
+const result = { cpu: cpus()[0].model, tier: engine.info.forward, model: engine.info.name, ratios: {}, ours: {}, peer: {} }
 for (const [name, kind, size] of MEASURES) {
   const pairs = []
   // The first pair warms up.
@@ -148,7 +148,7 @@ if (options.json) {
   console.log(JSON.stringify(result))
 } else {
   const digits = (value) => (value < 10 ? value.toFixed(2) : value.toFixed(0))
-  console.log(`${result.model} on ${result.cpu}, tier ${result.tier}, ${THREADS} threads; medians of ${rounds} pairs`)
+  console.log(`${result.model} on ${result.cpu}, ${result.tier}, ${THREADS} threads; medians of ${rounds} pairs`)
   console.log(`(${checked})\n`)
   console.log('| tokens/s | ours | llama.cpp | ratio |\n|---|--:|--:|--:|')
   for (const [name] of MEASURES) {
