@@ -131,7 +131,14 @@ const MEASURES = [
 ]
 
 const checked = await checkOutputs()
-const result = { cpu: cpus()[0].model, tier: engine.info.forward, model: engine.info.name, ratios: {}, ours: {}, peer: {} }
+const result = {
+  cpu: cpus()[0].model,
+  tier: engine.info.forward,
+  model: engine.info.name,
+  ratios: {},
+  ours: {},
+  peer: {},
+}
 for (const [name, kind, size] of MEASURES) {
   const pairs = []
   // The first pair warms up.
