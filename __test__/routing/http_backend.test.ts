@@ -1,6 +1,13 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { BackendError, httpBackend, runToolLoop, type HttpBackendOptions } from '../../src/routing/index.js'
+import {
+  BackendError,
+  httpBackend,
+  routeSchema,
+  runToolLoop,
+  type HttpBackendOptions,
+  type RouteSchema,
+} from '../../src/routing/index.js'
 import { memoryTools } from './examples.js'
 
 /** One answer of the stand-in: it behaves as servers are known to, and remembers what it was asked. */
@@ -90,6 +97,22 @@ describe('requests and replies', () => {
       temperature: 0,
       response_format: { type: 'json_schema', json_schema: { name: 'tool_route', strict: true, schema } },
     })
+  })
+
+  test('references inside a tool’s parameters go out pointing to where the parameters stand', async () => {
+    const parameters = {
+      type: 'object',
+      $defs: { id: { type: 'string' } },
+      properties: { id: { $ref: '#/$defs/id' } },
+    }
+    const jsonSchema = routeSchema([{ type: 'function', function: { name: 'read', parameters } }])
+    await backend({ settings: { jsonSchema } }).complete(hello)
+    const body = asked[0]?.body as { response_format: { json_schema: { schema: RouteSchema } } } | undefined
+    expect(body?.response_format.json_schema.schema.anyOf[0]?.properties.arguments).toEqual({
+      ...parameters,
+      properties: { id: { $ref: '#/anyOf/0/properties/arguments/$defs/id' } },
+    })
+    expect(jsonSchema.anyOf[0]?.properties.arguments).toEqual(parameters)
   })
 
   test('a stream is read to its usage, piece by piece', async () => {

@@ -294,9 +294,26 @@ describe('abort', () => {
       if (where === 'request') backend.complete = (request) => hang(request.signal)
       const hanging = provider(memoryTools, (_name, _args, { signal }) => hang(signal))
       const loop = runToolLoop({ backend, provider: hanging, messages: question, signal: controller.signal })
-      await expect(loop.final()).rejects.toThrow()
+      await expect(loop.final()).rejects.toMatchObject({ name: 'AbortError' })
     }
   })
+
+  test.each(['catalogue', 'request', 'tool'])(
+    'a %s that never looks at the signal does not hold it up',
+    async (where) => {
+      const controller = new AbortController()
+      const never = (): Promise<never> => {
+        controller.abort('enough')
+        return new Promise(() => undefined)
+      }
+      const backend = new ScriptedBackend([search])
+      if (where === 'request') Object.assign(backend, { clone: () => backend, complete: never })
+      const deaf = provider(memoryTools, where === 'tool' ? never : undefined)
+      if (where === 'catalogue') deaf.toolsForLlm = never
+      const loop = runToolLoop({ backend, provider: deaf, messages: question, signal: controller.signal })
+      await expect(loop.final()).rejects.toMatchObject({ name: 'AbortError', cause: 'enough' })
+    },
+  )
 
   test('leaving the iteration aborts the request under way', async () => {
     let seen: AbortSignal | undefined

@@ -62,8 +62,8 @@ export function route<const Tools extends readonly RouteTool[]>(
 }
 
 /**
- * The same schema with the references inside each tool's parameters pointing where those parameters now stand. The
- * schema that is sent and recorded keeps them verbatim. A schema of another shape is returned as it is.
+ * The same schema with the references inside each tool's parameters pointing where those parameters now stand, for
+ * whoever compiles it. `routeSchema` itself keeps them verbatim. A schema of another shape is returned as it is.
  */
 export function compilable<S extends RouteSchema | JsonSchema>(schema: S): S {
   const alternatives: unknown = schema.anyOf

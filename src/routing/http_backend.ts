@@ -18,7 +18,8 @@ import {
   type CompletionRequest,
   type SettingsValues,
 } from './backend.js'
-import { isRecord } from './catalogue.js'
+import { isRecord, type JsonSchema } from './catalogue.js'
+import { compilable } from './grammar.js'
 
 /** Options of `httpBackend`. */
 export interface HttpBackendOptions {
@@ -30,7 +31,7 @@ export interface HttpBackendOptions {
   apiKey?: string
   /** Sent with every request. Default: none. */
   headers?: Record<string, string>
-  /** Type: milliseconds. Default: 600,000. The longest one attempt may take, its whole reply included. */
+  /** Type: milliseconds. Default: 600,000. The longest a request may take, its retries and its whole reply included. */
   timeoutMs?: number
   /** Default: 4. How often a request answered 429 or 503 is made again. */
   maxRetries?: number
@@ -113,7 +114,11 @@ class HttpBackend implements Backend {
           ? undefined
           : {
               type: 'json_schema',
-              json_schema: { name: jsonSchemaName ?? ROUTE_SCHEMA_NAME, strict: true, schema: jsonSchema },
+              json_schema: {
+                name: jsonSchemaName ?? ROUTE_SCHEMA_NAME,
+                strict: true,
+                schema: compilable(jsonSchema as JsonSchema),
+              },
             },
       stream,
       stream_options: stream ? { include_usage: true } : undefined,

@@ -8,7 +8,7 @@
  * Every step is an event of the run, which is an async iterable; leaving the iteration aborts what is under way.
  */
 import { AbortError } from '../errors.js'
-import { throwIfAborted } from './abort.js'
+import { throwIfAborted, untilAborted } from './abort.js'
 import { ArgumentChecks } from './arguments.js'
 import {
   routedBackend,
@@ -248,7 +248,7 @@ class Run {
 
   async #catalogue(): Promise<readonly RouteTool[]> {
     throwIfAborted(this.#options.signal)
-    const tools = await this.#options.provider.toolsForLlm()
+    const tools = await untilAborted(this.#options.provider.toolsForLlm(), this.#abort.signal)
     throwIfAborted(this.#options.signal)
     return tools
   }
@@ -265,7 +265,8 @@ class Run {
     let result: ToolContent
     try {
       const context = { signal: this.#abort.signal, callId, argumentsText }
-      result = toolContent(await this.#options.provider.callTool(tool, args, context))
+      const outcome = this.#options.provider.callTool(tool, args, context)
+      result = toolContent(await untilAborted(outcome, this.#abort.signal))
     } catch (error) {
       throwIfAborted(this.#options.signal)
       result = { content: error instanceof Error ? error.message : String(error), isError: true }
@@ -326,7 +327,7 @@ class Run {
     const pieces: string[] = []
     let settled = false
     let wake = (): void => undefined
-    const reply = backend.complete({
+    const asked = backend.complete({
       ...request,
       // A backend that keeps what it is given must not see the conversation grow.
       messages: [...request.messages],
@@ -336,12 +337,14 @@ class Run {
         wake()
       },
     })
+    const reply = untilAborted(asked, this.#abort.signal)
     const settle = (): void => {
       settled = true
       wake()
     }
     reply.then(settle, settle)
     while (!settled || pieces.length > 0) {
+      throwIfAborted(this.#options.signal)
       if (pieces.length > 0) yield { type: 'text', phase, round: this.#rounds, text: pieces.splice(0).join('') }
       else await new Promise<void>((resolve) => (wake = resolve))
     }
