@@ -57,7 +57,10 @@ export class LiveConversation implements Conversation {
   #watch<T>(generation: Generation<T>, messages: readonly ChatMessage[]): Generation<T> {
     let answer = ''
     let whole = false
+    let ended = false
     const end = (): void => {
+      if (ended) return
+      ended = true
       this.#busy = false
       if (whole) this.#messages = [...messages, { role: 'assistant', content: answer }]
     }
@@ -81,7 +84,11 @@ export class LiveConversation implements Conversation {
     }
     return {
       [Symbol.asyncIterator]: iterate,
-      cancel: () => generation.cancel(),
+      cancel: () => {
+        generation.cancel()
+        // Nobody may ever iterate over it.
+        if (iterated === undefined) end()
+      },
       final: async () => {
         if (iterated === undefined) for await (const _ of { [Symbol.asyncIterator]: iterate });
         return generation.final()

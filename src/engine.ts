@@ -7,7 +7,7 @@ import { chat, type ChatOptions, type ChatResult, type ChatStream, streamChat } 
 import { runTools, type RunToolsOptions, type RunToolsResult } from './chat/run_tools.js'
 import type { RunnableTool, ToolDefinition } from './chat/tools.js'
 import { type Conversation, type ConversationOptions, LiveConversation } from './conversation.js'
-import { AbortError, EngineClosedError, InvalidRequestError } from './errors.js'
+import { AbortError, EngineClosedError, InvalidRequestError, TokenizerError } from './errors.js'
 import { RunningGeneration } from './generation.js'
 import type { Grammar } from './grammar.js'
 import { resolveModel } from './models/index.js'
@@ -318,7 +318,18 @@ class LoadedEngine implements Engine {
   }
 
   detokenize(ids: Uint32Array | readonly number[]): string {
-    return this.#open().detokenize(toIds(ids, 'ids'))
+    const native = this.#open()
+    const checked = toIds(ids, 'ids')
+    const { vocabSize } = this.info
+    const unknown = checked.find((id) => id >= vocabSize)
+    if (unknown !== undefined) {
+      throw new TokenizerError(
+        'ERR_TINYLLM_TOKENIZER',
+        `token id ${unknown} is not in the vocabulary of ${vocabSize} tokens`,
+        { details: { param: 'ids' } },
+      )
+    }
+    return native.detokenize(checked)
   }
 
   async renderChat(request: RenderChatRequest): Promise<RenderedChat> {

@@ -18,6 +18,7 @@ export {
   type TextEngine,
   tool,
   type ToolDefinition,
+  type ToolParameters,
   type TypedCall,
 } from './chat/index.js'
 export type { Conversation, ConversationOptions, TurnRequest } from './conversation.js'
@@ -52,6 +53,7 @@ export {
   OverloadedError,
   TemplateError,
   TinyLlmError,
+  type TinyLlmErrorOptions,
   TokenizerError,
 } from './errors.js'
 export {
@@ -64,4 +66,5 @@ export {
   regex,
   type StandardSchema,
 } from './grammar.js'
-export type { ToolCall, ToolEvent, WireMessage } from './tools/events.js'
+export type { PullProgress } from './models/index.js'
+export type { FinishReason, ToolCall, ToolEvent, WireMessage } from './tools/events.js'

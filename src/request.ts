@@ -129,7 +129,7 @@ function convert(native: Record<string, unknown>, key: string, value: unknown): 
       native.truncate = value === 'truncate'
       break
     case 'signal':
-      if (typeof (value as AbortSignal).addEventListener !== 'function') refuse(key, 'an AbortSignal')
+      if (typeof (value as AbortSignal | null)?.addEventListener !== 'function') refuse(key, 'an AbortSignal')
       break
     default:
       throw new InvalidRequestError(`${key} is not a member of a request`, { details: { param: key } })

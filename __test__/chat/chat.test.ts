@@ -110,6 +110,20 @@ describe('chat', () => {
     await expect(chat(engine, { messages: 'hi' as never })).rejects.toMatchObject({ details: { param: 'messages' } })
   })
 
+  test('a member nobody knows is refused by name, not passed over', async () => {
+    const asked = chat(new FakeEngine(), { messages: hi, maxToken: 5 } as never)
+    await expect(asked).rejects.toMatchObject({ name: 'InvalidRequestError', details: { param: 'maxToken' } })
+  })
+
+  test('a stream that failed says so again', async () => {
+    const stream = streamChat(new FakeEngine(() => new Error('broken')), { messages: hi })
+    const iterate = async () => {
+      for await (const event of stream) void event
+    }
+    await expect(iterate()).rejects.toThrow('broken')
+    await expect(stream.final()).rejects.toThrow('broken')
+  })
+
   test('a stream says what the answer is made of', async () => {
     const text = `Sure. ${call('{"city":"Paris"}')}`
     const stream = streamChat(new FakeEngine(() => text), { messages: hi, tools: [weather] })

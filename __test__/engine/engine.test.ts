@@ -81,6 +81,7 @@ describe('a request', () => {
     ['contextOverflow', { contextOverflow: 'shift' }],
     ['grammar', { grammar: 'yes|no' }],
     ['signal', { signal: {} }],
+    ['signal', { signal: null }],
     ['max_tokens', { max_tokens: 5 }],
   ]
   test.each(wrong)('with a wrong %s is refused by that name: %p', async (param, members) => {
@@ -337,6 +338,18 @@ describe('a conversation', () => {
     expect(chat.messages).toEqual([])
     await chat.generate('again', { maxTokens: 2 })
     expect(chat.messages).toHaveLength(2)
+  })
+
+  test('goes on after a turn that was cancelled before anybody listened', async () => {
+    const chat = engine.createChat()
+    const cancelled = chat.stream('hello', { ...longTurn })
+    cancelled.cancel()
+    const next = chat.stream('again', { maxTokens: 2 })
+    // The end of the first turn, told late, is not the end of the second.
+    expect(await failure(cancelled.final())).toBeInstanceOf(AbortError)
+    expect(() => chat.stream('at once')).toThrow(InvalidRequestError)
+    await next.final()
+    expect(chat.messages.map(({ content }) => content)[0]).toBe('again')
   })
   const longTurn = { ignoreEos: true, maxTokens: 100 }
 })

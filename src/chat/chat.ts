@@ -39,7 +39,7 @@ export type ChatResponseFormat =
 
 export interface ChatOptions<T extends ToolDefinition = ToolDefinition> extends Omit<
   GenerateRequest,
-  'prompt' | 'messages' | 'grammar' | 'ignoreEos' | 'promptSpecial'
+  'prompt' | 'messages' | 'grammar' | 'ignoreEos' | 'promptSpecial' | 'contextOverflow'
 > {
   readonly messages: readonly Message[]
   /** Functions the model may call. */
@@ -83,32 +83,42 @@ export interface ChatStream<T extends ToolDefinition = ToolDefinition> extends A
 /** Answers a conversation, event by event: content, the start of a call, fragments of its arguments. */
 export function streamChat<const T extends ToolDefinition>(engine: TextEngine, options: ChatOptions<T>): ChatStream<T> {
   let answered: Answer | null = null
+  let failure: unknown = new InvalidRequestError('the stream was left before its end')
   const events = (async function* (): AsyncGenerator<ToolEvent, void, void> {
-    const pieces = answerPieces(engine, await prepare(engine, options), signalOf(options))
     try {
-      for (;;) {
-        const next = await pieces.next()
-        if (next.done === true) {
-          answered = next.value
-          return
+      const pieces = answerPieces(engine, await prepare(engine, options), signalOf(options))
+      try {
+        for (;;) {
+          const next = await pieces.next()
+          if (next.done === true) {
+            answered = next.value
+            return
+          }
+          yield* next.value.events
         }
-        yield* next.value.events
+      } finally {
+        await pieces.return(undefined as never)
       }
-    } finally {
-      await pieces.return(undefined as never)
+    } catch (error) {
+      failure = error
+      throw error
     }
   })()
   return {
     [Symbol.asyncIterator]: () => events,
     async final() {
       for await (const event of events) void event
-      if (answered === null) throw new InvalidRequestError('the stream was left before its end')
+      if (answered === null) throw failure
       return await resultOf(answered, options.tools ?? [])
     },
   }
 }
 
 async function prepare(engine: TextEngine, options: ChatOptions): Promise<PreparedChat> {
+  const unknown = Object.entries(options).find(([name, value]) => value !== undefined && !MEMBERS.has(name))?.[0]
+  if (unknown !== undefined) {
+    throw new InvalidRequestError(`${unknown} is not a member of a chat request`, { details: { param: unknown } })
+  }
   try {
     const plan = {
       messages: options.messages,
@@ -137,6 +147,20 @@ const SAMPLING = [
   'stop',
   'logitBias',
 ] as const satisfies readonly (keyof ChatOptions)[]
+
+const MEMBERS: ReadonlySet<string> = new Set<keyof ChatOptions>([
+  ...SAMPLING,
+  'messages',
+  'tools',
+  'toolChoice',
+  'responseFormat',
+  'parallelToolCalls',
+  'maxTokens',
+  'logprobs',
+  'removedMass',
+  'closeWithinBudget',
+  'signal',
+])
 
 function samplingOf(options: ChatOptions): Pick<ChatOptions, (typeof SAMPLING)[number]> {
   return Object.fromEntries(SAMPLING.flatMap((name) => (options[name] === undefined ? [] : [[name, options[name]]])))

@@ -17,5 +17,6 @@ export {
   type RunnableTool,
   tool,
   type ToolDefinition,
+  type ToolParameters,
   type TypedCall,
 } from './tools.js'
