@@ -1,6 +1,8 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { pino } from 'pino'
+import { TokenizerError } from '../../src/errors.js'
+import { createServer } from '../../src/server/index.js'
 import type { Clock } from '../../src/server/sse.js'
 import { FakeEngine } from './fake_engine.js'
 import { closeAll, events, json, serve, weather, type Loose } from './support.js'
@@ -87,6 +89,11 @@ describe('errors', () => {
     }
   })
 
+  test('a path that cannot be decoded is 400', async () => {
+    const { url } = await serve()
+    expect(await errorOf(await fetch(`${url}/v1/models/%E0%A4%A`))).toEqual([400, 'invalid_request_error', null, null])
+  })
+
   test.each([
     ['no JSON', '{', null],
     ['no object', '[]', null],
@@ -135,6 +142,10 @@ describe('errors', () => {
       'prompt',
       'context_length_exceeded',
     ])
+  })
+
+  test('an empty key is refused: it would let everybody in', () => {
+    expect(() => createServer({ engine: new FakeEngine(), apiKey: '' })).toThrow('apiKey must not be empty')
   })
 
   test('a missing or wrong key is 401, and is never logged', async () => {
@@ -344,12 +355,18 @@ describe('the other routes', () => {
     expect(await json(await post('/tokenize', { content: 'aé' }))).toEqual({ tokens: [97, 233] })
     expect(await json(await post('/detokenize', { tokens: [97, 233] }))).toEqual({ content: 'aé' })
     expect(await errorOf(await post('/tokenize', {}))).toEqual([400, 'invalid_request_error', 'content', null])
-    expect(await errorOf(await post('/detokenize', { tokens: ['a'] }))).toEqual([
-      400,
-      'invalid_request_error',
-      'tokens',
-      null,
-    ])
+    const unknown = new FakeEngine()
+    unknown.detokenize = () => {
+      throw new TokenizerError('ERR_TINYLLM_TOKENIZER', 'token id 99 is not in the vocabulary')
+    }
+    const { post: postUnknown } = await serve({ engine: unknown })
+    for (const response of [
+      await post('/detokenize', { tokens: ['a'] }),
+      await post('/detokenize', { tokens: [2 ** 32] }),
+      await postUnknown('/detokenize', { tokens: [99] }),
+    ]) {
+      expect(await errorOf(response)).toEqual([400, 'invalid_request_error', 'tokens', null])
+    }
   })
 
   test('completions, whole and streamed', async () => {

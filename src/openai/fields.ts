@@ -16,6 +16,7 @@ function field<S extends z.ZodType>(shape: S, expected: string, description: str
 }
 
 const nonEmpty = z.string().min(1)
+const MAX_TOKEN_ID = 2 ** 32 - 1
 
 const sampling = {
   temperature: field(z.number().min(0).max(2), 'a number from 0 to 2', 'Sampling temperature; 0 is greedy. Default 1.'),
@@ -24,7 +25,14 @@ const sampling = {
     'a number above 0 and at most 1',
     'Keep the likeliest tokens that hold this much of the probability. Default 1.',
   ),
-  top_k: field(z.int().min(0), 'an integer, 0 or more', 'Keep the k likeliest tokens; 0 keeps all. Default 0.'),
+  top_k: field(
+    z
+      .int()
+      .min(0)
+      .max(2 ** 32 - 1),
+    'an integer, 0 or more',
+    'Keep the k likeliest tokens; 0 keeps all. Default 0.',
+  ),
   min_p: field(
     z.number().min(0).max(1),
     'a number from 0 to 1',
@@ -150,7 +158,7 @@ export const chatFields = {
 export const completionFields = {
   model: chatFields.model,
   prompt: field(
-    z.union([z.string(), z.array(z.int().min(0)).min(1), z.array(z.string()).length(1)]),
+    z.union([z.string(), z.array(z.int().min(0).max(MAX_TOKEN_ID)).min(1), z.array(z.string()).length(1)]),
     'a string or an array of token ids',
     'The text to go on from. Control strings in it are control tokens.',
   ),
@@ -164,7 +172,7 @@ export const tokenizeFields = {
 } satisfies Record<string, Field>
 
 export const detokenizeFields = {
-  tokens: field(z.array(z.int().min(0)), 'an array of token ids', 'The token ids.'),
+  tokens: field(z.array(z.int().min(0).max(MAX_TOKEN_ID)), 'an array of token ids', 'The token ids.'),
 } satisfies Record<string, Field>
 
 /** The shape of a body: the required fields, everything else optional or null, and further fields allowed. */

@@ -2,6 +2,7 @@
  * Every error becomes the one error body here. What the client can act on keeps its words; a defect says nothing
  * about its inside (it is in the log).
  */
+import { types } from 'node:util'
 import { httpStatusOf, TinyLlmError } from '../errors.js'
 import { ToolError } from '../openai/tool_error.js'
 
@@ -54,14 +55,17 @@ export function shuttingDown(cause?: unknown): ToolError {
   return new ToolError(503, null, 'shutting_down', 'the server is shutting down', { cause, retryAfter: RETRY_SECONDS })
 }
 
-/** Errors of Express's body reader carry a status and a type of their own. */
+/** Errors of Express's body reader carry a status and a type of their own, those of its path reader a status. */
 function fromBodyReader(error: unknown): ToolError | null {
-  if (!(error instanceof Error) || !('status' in error) || !('type' in error)) return null
+  if (!types.isNativeError(error) || !('status' in error)) return null
+  const isPath = error.name === 'URIError'
+  if (!isPath && !('type' in error)) return null
   const { status } = error
   if (typeof status !== 'number' || status < 400 || status > 499) return null
   if (status === 413)
     return new ToolError(413, null, 'body_too_large', 'the body is larger than 8 MiB', { cause: error })
-  return new ToolError(status, null, null, `the body could not be read: ${error.message}`, { cause: error })
+  const what = isPath ? 'the path' : 'the body'
+  return new ToolError(status, null, null, `${what} could not be read: ${error.message}`, { cause: error })
 }
 
 /** Engine requests are spelled in camel case, the wire is not. */

@@ -14,6 +14,7 @@ import express, {
 import { pino, type Logger } from 'pino'
 import { pinoHttp } from 'pino-http'
 import type { TextEngine } from '../chat/answer.js'
+import { InvalidRequestError } from '../errors.js'
 import { readBody, type Body } from '../openai/body.js'
 import { profiles, type Profile } from '../openai/profile.js'
 import {
@@ -88,6 +89,10 @@ const completionFailures = (): FailureContext => ({ grammarParam: 'grammar', pro
 const OTHER: FailureContext = { grammarParam: 'grammar', promptParam: 'content' }
 
 export function createServer(options: ServerOptions): Server {
+  if (options.apiKey === '') {
+    // Every request without a key would have the right one.
+    throw new InvalidRequestError('apiKey must not be empty', { details: { param: 'apiKey' } })
+  }
   const { engine, clock = systemClock } = options
   const profile = profiles[options.profile ?? 'full']
   const model = options.alias ?? engine.info.name
@@ -195,7 +200,9 @@ export function createServer(options: ServerOptions): Server {
     response.json({ tokens: Array.from(engine.tokenize(content, { special })) })
   })
   app.post('/detokenize', key, body, (req, response) => {
-    response.json({ content: engine.detokenize(readDetokenizeRequest(bodyOf(req), profile).tokens) })
+    const { tokens } = readDetokenizeRequest(bodyOf(req), profile)
+    response.locals['failure'] = { ...OTHER, promptParam: 'tokens' } satisfies FailureContext
+    response.json({ content: engine.detokenize(tokens) })
   })
   app.use((req, _response, next) => {
     next(new ToolError(404, null, 'not_found', `there is nothing at ${req.method} ${req.path}`))
