@@ -38,7 +38,7 @@ test('the version is the package’s', async () => {
 test('every command explains itself', async () => {
   const { code, out } = await run(['--help'])
   expect(code).toBe(0)
-  for (const command of ['serve', 'generate', 'chat', 'pull', 'models', 'inspect', 'grammar']) {
+  for (const command of ['serve', 'generate', 'route', 'chat', 'pull', 'models', 'inspect', 'grammar']) {
     expect(out).toContain(`  ${command} `)
     expect((await run([command, '--help'])).out).toContain(`Usage: tinyllm ${command}`)
   }

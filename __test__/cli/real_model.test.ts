@@ -66,6 +66,24 @@ describe('generate', () => {
   })
 })
 
+test('route prints one of the offered actions, and says when it was cut', async () => {
+  const parameters = { type: 'object', properties: { day: { enum: ['today', 'tomorrow'] } }, required: ['day'] }
+  const tools = JSON.stringify([{ type: 'function', function: { name: 'weather', parameters } }])
+  const decided = await run(['route', '--tools', tools, 'Will it rain?', '--offline'])
+  expect(decided.out).toMatch(/^\{"tool":("none"|"weather","arguments":\{"day":"(today|tomorrow)"\})\}\n$/)
+  expect(decided.code).toBe(EXIT.ok)
+  const cut = await run(['route', '--tools', tools, '--max-tokens', '2', 'Will it rain?', '--offline'])
+  expect([cut.code, cut.err]).toEqual([EXIT.failure, 'tinyllm: stopped at 2 tokens, this is no action\n'])
+})
+
+test('route refuses a catalogue that cannot be offered, before any model is loaded', async () => {
+  const unusable = await run(['route', '--tools', '[{"type":"function"}]', 'Will it rain?', '--offline'])
+  expect(unusable).toMatchObject({ code: EXIT.failure, err: 'tinyllm: tools[0]: function must be an object\n' })
+  const missing = await run(['route', '--tools', 'no_such_file.json', 'Will it rain?', '--offline'])
+  expect(missing.err).toMatch(/^tinyllm: the tools no_such_file\.json cannot be read: .+\n$/)
+  expect((await run(['route', 'Will it rain?'])).code).toBe(EXIT.usage)
+})
+
 test('chat keeps a conversation, forgets it on /clear, and ends on /exit', async () => {
   const lines = ['hello', '/help', '/clear', 'hello', '/exit', 'never read'].map((line) => `${line}\n`).join('')
   const { code, out, err } = await run(['chat', '--max-tokens', '6', '--offline'], lines)

@@ -7,6 +7,7 @@ import { addGrammar } from './commands/grammar.js'
 import { addInspect } from './commands/inspect.js'
 import { addModels } from './commands/models.js'
 import { addPull } from './commands/pull.js'
+import { addRoute } from './commands/route.js'
 import { addServe } from './commands/serve.js'
 import { describeFailure, EXIT } from './failure.js'
 import type { Terminal } from './terminal.js'
@@ -28,6 +29,7 @@ export async function runCli(args: readonly string[], terminal: Terminal): Promi
     .showSuggestionAfterError()
   addServe(program, terminal)
   addGenerate(program, terminal, setExitCode)
+  addRoute(program, terminal, setExitCode)
   addChat(program, terminal)
   addPull(program, terminal)
   addModels(program, terminal)

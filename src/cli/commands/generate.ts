@@ -11,10 +11,8 @@ import { openEngine } from '../model.js'
 import { addModelOptions, collect, integer, type ModelOptions, number, seed } from '../options.js'
 import { readAll, type Terminal, write } from '../terminal.js'
 
-interface GenerateOptions extends ModelOptions, GrammarOptions {
-  readonly raw?: boolean
-  readonly system?: string
-  readonly json?: boolean
+/** The options of {@link addSamplingOptions}, as commander gives them. */
+export interface SamplingOptions {
   readonly maxTokens: number
   readonly temperature: number
   readonly topK?: number
@@ -22,6 +20,12 @@ interface GenerateOptions extends ModelOptions, GrammarOptions {
   readonly minP?: number
   readonly repetitionPenalty?: number
   readonly seed?: bigint
+}
+
+interface GenerateOptions extends ModelOptions, GrammarOptions, SamplingOptions {
+  readonly raw?: boolean
+  readonly system?: string
+  readonly json?: boolean
   readonly stop?: string[]
   readonly logprobs?: number
   readonly closeWithinBudget?: boolean
