@@ -8,6 +8,10 @@
 //! When the search runs out of fuel, a token counts as one that cannot finish unless its bytes
 //! say otherwise. When no token can finish, those that come closest are kept: the output ends cut
 //! off, but it would have anyway.
+//!
+//! What was found is kept with the output it was found for, and fuel is counted as if nobody else
+//! had searched: a mask depends on its own output's history, also where the fuel runs out. Only the
+//! walks that the search needs are shared.
 
 use crate::compile::CompiledGrammar;
 use crate::determinize::{Determinizer, State};
@@ -22,26 +26,34 @@ use std::sync::Arc;
 /// States whose tokens are looked at for one mask, at most.
 const MOST_EXPANDED: usize = 256;
 
-/// What is known about the distances of an epoch's states.
+/// What walks found out about an epoch's states.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
+    /// The states that one token leads to, in the order of the trie.
+    successors: FxHashMap<State, Arc<[State]>>,
+    /// Most bytes to an ending after any allowed token.
+    reach: FxHashMap<State, u32>,
+}
+
+/// What one output's searches know about an epoch's states.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Closing {
     /// Fewest tokens to a whole string.
     exact: FxHashMap<State, u32>,
     /// More tokens than this are needed.
     above: FxHashMap<State, u32>,
-    /// The states that one token leads to.
-    successors: FxHashMap<State, Arc<[State]>>,
-    /// Most bytes to an ending after any allowed token.
-    reach: FxHashMap<State, u32>,
-    expanded: usize,
+    /// States whose tokens were looked at.
+    expanded: FxHashSet<State>,
 }
 
-/// The automaton and the distances of one mask.
+/// The search for one mask.
 struct Search<'a> {
     grammar: &'a CompiledGrammar,
     distances: &'a Distances,
     automaton: &'a mut Determinizer,
     budget: &'a mut Budget,
+    closing: &'a mut Closing,
+    fuel: usize,
 }
 
 /// The mask of `state` under a budget of `remaining` tokens; `None` when it is the plain one.
@@ -49,6 +61,7 @@ pub(crate) fn mask(
     grammar: &CompiledGrammar,
     automaton: &mut Determinizer,
     budget: &mut Budget,
+    closing: &mut Closing,
     state: State,
     remaining: u32,
 ) -> Result<Option<Mask>, ConstrainError> {
@@ -61,15 +74,20 @@ pub(crate) fn mask(
     if roomy(distances.furthest) || budget.reach.get(&state).is_some_and(|bytes| roomy(*bytes)) {
         return Ok(None);
     }
+    // The states in the order of the trie: which of them get fuel must not hang on their numbers.
     let mut by_state: FxHashMap<State, Vec<u32>> = FxHashMap::default();
+    let mut states: Vec<State> = Vec::new();
     walk(&vocabulary.trie, &mut Lazy::new(grammar, automaton), state, |tokens, next| {
         if !tokens.is_empty() {
-            by_state.entry(next).or_default().extend(tokens);
+            let known = by_state.entry(next).or_insert_with(|| {
+                states.push(next);
+                Vec::new()
+            });
+            known.extend(tokens);
         }
     })?;
-    budget.expanded = 0;
-    let mut search = Search { grammar, distances, automaton, budget };
-    let reach = by_state.keys().map(|next| search.spelled(*next)).max().unwrap_or(0);
+    let mut search = Search { grammar, distances, automaton, budget, closing, fuel: MOST_EXPANDED };
+    let reach = states.iter().map(|next| search.spelled(*next)).max().unwrap_or(0);
     search.budget.reach.insert(state, reach);
     if roomy(reach) {
         return Ok(None);
@@ -77,15 +95,15 @@ pub(crate) fn mask(
     let accepts = search.automaton.accepts(state);
     let mut kept: Vec<State> = Vec::new();
     if let Some(left) = left {
-        kept = search.finishing(by_state.keys(), left)?;
+        kept = search.finishing(&states, left)?;
     }
     if kept.is_empty() && !accepts && remaining > 0 && end > 0 {
         // The end token no longer fits, a whole text may.
-        kept = search.finishing(by_state.keys(), remaining - 1)?;
+        kept = search.finishing(&states, remaining - 1)?;
     }
     if kept.is_empty() && !accepts {
-        let nearest = by_state.keys().map(|next| search.spelled(*next)).min();
-        kept.extend(by_state.keys().filter(|next| Some(search.spelled(**next)) == nearest));
+        let nearest = states.iter().map(|next| search.spelled(*next)).min();
+        kept.extend(states.iter().filter(|next| Some(search.spelled(**next)) == nearest));
     }
     let mut words = vec![0; vocabulary.mask_words()];
     for token in kept.iter().flat_map(|next| &by_state[next]) {
@@ -104,11 +122,7 @@ impl Search<'_> {
     }
 
     /// The states from which a whole string is at most `left` tokens away.
-    fn finishing<'s>(
-        &mut self,
-        states: impl Iterator<Item = &'s State>,
-        left: u32,
-    ) -> Result<Vec<State>, ConstrainError> {
+    fn finishing(&mut self, states: &[State], left: u32) -> Result<Vec<State>, ConstrainError> {
         let mut kept = Vec::new();
         for &state in states {
             if self.finishes(state, left)? {
@@ -128,10 +142,10 @@ impl Search<'_> {
         if u64::from(bytes) > u64::from(left) * longest {
             return Some(false);
         }
-        if let Some(tokens) = self.budget.exact.get(&state) {
+        if let Some(tokens) = self.closing.exact.get(&state) {
             return Some(*tokens <= left);
         }
-        (self.budget.above.get(&state) >= Some(&left)).then_some(false)
+        (self.closing.above.get(&state) >= Some(&left)).then_some(false)
     }
 
     fn finishes(&mut self, state: State, left: u32) -> Result<bool, ConstrainError> {
@@ -148,7 +162,7 @@ impl Search<'_> {
                 };
                 for &next in successors.iter() {
                     if self.automaton.accepts(next) {
-                        self.budget.exact.insert(state, taken);
+                        self.closing.exact.insert(state, taken);
                         return Ok(true);
                     }
                     if !seen.insert(next) {
@@ -166,28 +180,30 @@ impl Search<'_> {
                 break;
             }
         }
-        self.budget.above.insert(state, left);
+        self.closing.above.insert(state, left);
         Ok(false)
     }
 
     /// The states one token away; `None` when the fuel is spent.
     fn successors(&mut self, state: State) -> Result<Option<Arc<[State]>>, ConstrainError> {
+        if !self.closing.expanded.contains(&state) {
+            let Some(left) = self.fuel.checked_sub(1) else {
+                return Ok(None);
+            };
+            self.fuel = left;
+            self.closing.expanded.insert(state);
+        }
         if let Some(known) = self.budget.successors.get(&state) {
             return Ok(Some(Arc::clone(known)));
         }
-        if self.budget.expanded >= MOST_EXPANDED {
-            return Ok(None);
-        }
-        self.budget.expanded += 1;
-        let mut found: FxHashSet<State> = FxHashSet::default();
+        let mut seen: FxHashSet<State> = FxHashSet::default();
+        let mut found: Vec<State> = Vec::new();
         let mut lazy = Lazy::new(self.grammar, self.automaton);
         walk(&self.grammar.vocabulary.trie, &mut lazy, state, |tokens, next| {
-            if !tokens.is_empty() {
-                found.insert(next);
+            if !tokens.is_empty() && seen.insert(next) {
+                found.push(next);
             }
         })?;
-        let mut found: Vec<State> = found.into_iter().collect();
-        found.sort_unstable();
         let found: Arc<[State]> = found.into();
         self.budget.successors.insert(state, Arc::clone(&found));
         Ok(Some(found))
@@ -198,8 +214,6 @@ impl Budget {
     /// Bytes of memory held, about.
     pub(crate) fn memory_bytes(&self) -> usize {
         let states: usize = self.successors.values().map(|s| s.len()).sum();
-        (self.exact.len() + self.above.len() + self.reach.len()) * 16
-            + self.successors.len() * 48
-            + states * size_of::<State>()
+        self.reach.len() * 16 + self.successors.len() * 48 + states * size_of::<State>()
     }
 }

@@ -8,7 +8,7 @@
 //! something new starts it afresh, and constraints find their state again by replaying their
 //! tokens, without keeping the states between. A warm mask is a read lock and a shared handle.
 
-use crate::budget::{self, Budget};
+use crate::budget::{self, Budget, Closing};
 use crate::constraint::{ConstraintOptions, TokenConstraint};
 use crate::determinize::{Determinizer, State};
 use crate::distance::Distances;
@@ -129,15 +129,16 @@ impl Cache {
         }
     }
 
-    /// The mask of a state under a budget.
+    /// The mask of a state under a budget; `closing` is the output's own.
     pub(crate) fn mask_within(
         &mut self,
         grammar: &CompiledGrammar,
+        closing: &mut Closing,
         state: State,
         remaining: u32,
     ) -> Result<Mask, ConstrainError> {
         let (automaton, budget) = (&mut self.automaton, &mut self.budget);
-        match budget::mask(grammar, automaton, budget, state, remaining)? {
+        match budget::mask(grammar, automaton, budget, closing, state, remaining)? {
             Some(mask) if mask.allowed() > 0 => Ok(mask),
             _ => self.mask(grammar, state),
         }

@@ -1,5 +1,6 @@
 //! A place in a compiled grammar.
 
+use crate::budget::Closing;
 use crate::compile::{Cache, CompiledGrammar};
 use crate::constraint::{ConstraintOptions, TokenConstraint};
 use crate::determinize::{DEAD_STATE, START, State};
@@ -21,6 +22,8 @@ pub(crate) struct Runtime {
     /// The state before each token and the current one, from `known_from` on; of `epoch`.
     states: Vec<State>,
     known_from: usize,
+    /// Of `epoch`.
+    closing: Closing,
     complete: bool,
     ended: bool,
 }
@@ -31,7 +34,17 @@ impl Runtime {
         let (epoch, complete) = (cache.epoch, cache.automaton.accepts(START));
         drop(cache);
         let (tokens, states) = (Vec::new(), vec![START]);
-        Self { grammar, options, epoch, tokens, states, known_from: 0, complete, ended: false }
+        Self {
+            grammar,
+            options,
+            epoch,
+            tokens,
+            states,
+            known_from: 0,
+            closing: Closing::default(),
+            complete,
+            ended: false,
+        }
     }
 
     fn state(&self) -> State {
@@ -50,6 +63,7 @@ impl Runtime {
     fn sync(&mut self, cache: &mut Cache) {
         if self.epoch != cache.epoch {
             self.epoch = cache.epoch;
+            self.closing = Closing::default();
             self.find(cache);
         }
     }
@@ -94,7 +108,7 @@ impl Runtime {
         let mut cache = grammar.write();
         self.sync(&mut cache);
         let state = self.state();
-        cache.mask_within(&grammar, state, remaining)
+        cache.mask_within(&grammar, &mut self.closing, state, remaining)
     }
 
     /// The plain mask of the current state.

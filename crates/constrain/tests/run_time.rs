@@ -179,3 +179,23 @@ fn large_counts_cost_nothing_before_they_are_reached() {
     let mask = constraint.mask(Some(10)).unwrap();
     assert!(mask.allowed() > 0, "nothing can finish, so what comes closest is kept");
 }
+
+#[test]
+fn a_closing_mask_does_not_depend_on_the_masks_before_it() {
+    // `a` and `b` are no tokens by themselves, so only the search finds the long way's end, and
+    // its fuel runs out; the short way's end is known without it.
+    let tokens = ["aa", "ab", "ba", "bb", "aab", "c"].map(|t| Some(t.as_bytes().to_vec()));
+    let vocabulary = Vocabulary::new(tokens.into_iter().chain([None]).collect(), Some(6)).unwrap();
+    let grammar = Grammar::Regex("c{1,30}|(?:a|b)*a(?:a|b){20}cc".into());
+    let fresh = || compile(&grammar, &vocabulary, &Limits::default()).unwrap();
+    let mask = |compiled: &Arc<CompiledGrammar>, remaining| {
+        let options = ConstraintOptions { close_within_budget: true };
+        compiled.constraint(options).mask(Some(remaining)).unwrap()
+    };
+    let warm = fresh();
+    for _ in 0..4 {
+        for remaining in 2..20 {
+            assert_eq!(mask(&warm, remaining), mask(&fresh(), remaining), "{remaining} to go");
+        }
+    }
+}
