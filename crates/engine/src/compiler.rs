@@ -4,6 +4,7 @@
 //! Compilations run one after the other; each is bounded by [`Limits`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, Sender};
 use tinyllm_constrain::{CompiledGrammar, Grammar, Limits};
@@ -35,6 +36,10 @@ impl Compiler {
     /// Runs until every sender of jobs is gone.
     pub(crate) fn run(&self, jobs: &Receiver<Job>) {
         for job in jobs {
+            if self.shared.closed.load(Ordering::Acquire) {
+                // Dropping a job tells whom it was for, without the wait for those before it.
+                continue;
+            }
             match job {
                 Job::Check(grammar, resolver) => resolver.resolve(self.compile(grammar)),
                 Job::Sequence(sequence, _) if sequence.outbox.is_cancelled() => {
@@ -65,5 +70,36 @@ impl Compiler {
         })?;
         self.cache.insert(grammar, &compiled);
         Ok(compiled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promise::{block_on, promise};
+    use crossbeam_channel::unbounded;
+
+    #[test]
+    fn after_close_nothing_is_compiled_and_nobody_waits() {
+        let table = TokenTable::new(vec![b"a".to_vec()], |_| false, Vec::new(), Vec::new());
+        let cache = Arc::new(GrammarCache::new(1 << 20));
+        let (commands, _) = unbounded();
+        let shared = Arc::new(Shared::default());
+        let compiler = Compiler {
+            table: Arc::new(table),
+            cache: Arc::clone(&cache),
+            commands,
+            shared: Arc::clone(&shared),
+        };
+        let compiled = [false, true].map(|closed| {
+            shared.closed.store(closed, Ordering::Release);
+            let (jobs, inbox) = unbounded();
+            let (resolver, answer) = promise();
+            let sent = jobs.send(Job::Check(Grammar::Regex("a*".to_owned()), resolver));
+            drop((sent, jobs));
+            compiler.run(&inbox);
+            block_on(answer).is_some()
+        });
+        assert_eq!((compiled, cache.size().0), ([true, false], 1));
     }
 }

@@ -239,10 +239,10 @@ impl Scheduler {
             }
             self.preempt()?;
         }
-        if let Some(cached) = sequence.note_cached() {
+        if sequence.note_admission() {
             self.shared.counters.prompt_tokens.add(sequence.prompt_len());
-            self.shared.counters.cached_tokens.add(cached);
         }
+        self.shared.counters.cached_tokens.add(sequence.note_cached());
         Ok(true)
     }
 
@@ -307,6 +307,7 @@ impl Scheduler {
         };
         let sequence = &mut self.running[at];
         sequence.reuse(&mut self.cache, &self.pool)?;
+        self.shared.counters.cached_tokens.add(sequence.note_cached());
         Ok(sequence.pending().len())
     }
 

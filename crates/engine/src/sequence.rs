@@ -74,8 +74,11 @@ pub(crate) struct Sequence {
     pages: Vec<PageId>,
     /// The prefix cache's node of the last full page that is in the cache, and how many there are.
     cached_to: (NodeId, usize),
-    /// Tokens of the prompt found in the cache when the sequence was first admitted.
-    found_cached: Option<usize>,
+    admitted: bool,
+    /// Tokens of the prompt that were computed or found in the cache, at some time.
+    reached: usize,
+    /// Of those, tokens that were found before they were computed.
+    found_cached: usize,
     sampling: SamplingParams,
     rng: Pcg32,
     constraint: Option<Constraint>,
@@ -117,7 +120,9 @@ impl Sequence {
             computed: 0,
             pages: Vec::new(),
             cached_to: (ROOT, 0),
-            found_cached: None,
+            admitted: false,
+            reached: 0,
+            found_cached: 0,
             sampling: request.sampling,
             rng: Pcg32::new(seed),
             constraint: None,
@@ -204,13 +209,19 @@ impl Sequence {
         Ok(())
     }
 
-    /// To be called when first admitted, after [`Self::reuse`].
-    pub(crate) fn note_cached(&mut self) -> Option<usize> {
-        if self.found_cached.is_some() {
-            return None;
-        }
-        self.found_cached = Some(self.computed.min(self.prompt_len));
-        self.found_cached
+    /// True the first time.
+    pub(crate) fn note_admission(&mut self) -> bool {
+        !std::mem::replace(&mut self.admitted, true)
+    }
+
+    /// To be called after [`Self::reuse`], when the pages it took are kept. Gives the tokens of the
+    /// prompt that need no computing thanks to it; those of before a preemption are none.
+    pub(crate) fn note_cached(&mut self) -> usize {
+        let here = self.computed.min(self.prompt_len);
+        let found = here.saturating_sub(self.reached);
+        self.reached += found;
+        self.found_cached += found;
+        found
     }
 
     /// `count` pending tokens were computed; pages that became full go into the cache.
@@ -221,6 +232,7 @@ impl Sequence {
         pool: &KvPool,
     ) -> Result<(), EngineError> {
         self.computed += count;
+        self.reached = self.reached.max(self.computed.min(self.prompt_len));
         let (mut node, mut full) = self.cached_to;
         while (full + 1) * PAGE_POSITIONS <= self.computed {
             let tokens = &self.tokens[full * PAGE_POSITIONS..(full + 1) * PAGE_POSITIONS];
@@ -339,7 +351,7 @@ impl Sequence {
             reason,
             prompt_tokens: self.prompt_len,
             completion_tokens: self.tokens.len() - self.prompt_len,
-            cached_tokens: self.found_cached.unwrap_or(0),
+            cached_tokens: self.found_cached,
             complete: self.constraint.as_ref().map(|c| c.walk.is_complete()),
         };
         let released = self.text.flush();

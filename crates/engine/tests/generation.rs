@@ -297,7 +297,7 @@ fn after_close_everything_is_refused_and_closing_again_is_fine() {
     let (core, _, permits) = gated(hashed, &EngineOptions::default());
     let generation = core.submit(request("p")).expect("accepted");
     drop(permits);
-    assert!(core.close(Duration::from_secs(60)));
+    assert!(core.close(Duration::from_mins(1)));
     let ended = collect(&generation);
     assert!(ended.is_err_and(|e| e.code() == "ERR_TINYLLM_ENGINE_CLOSED") || core.is_closed());
     assert!(matches!(core.submit(request("p")).map(|_| ()), Err(EngineError::Closed)));

@@ -39,7 +39,9 @@ impl From<&EngineError> for NativeErrorDetails {
             EngineError::ContextLength { prompt_tokens, max_tokens, limit } => Self {
                 param: Some(if max_tokens.is_some() { "maxTokens" } else { "prompt" }.to_owned()),
                 limit: Some(*limit as u32),
-                actual: Some((prompt_tokens + max_tokens.unwrap_or(1)) as u32),
+                actual: Some(
+                    u32::try_from(prompt_tokens + max_tokens.unwrap_or(1)).unwrap_or(u32::MAX),
+                ),
                 ..Self::default()
             },
             EngineError::Overloaded { limit } => {
