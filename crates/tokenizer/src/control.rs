@@ -28,7 +28,7 @@ pub(crate) fn may_be_sentinel(char: char) -> bool {
 }
 
 /// A sentinel that occurs in none of the texts.
-pub(crate) fn choose_sentinel<'t>(texts: impl Iterator<Item = &'t str> + Clone) -> Option<char> {
+pub(crate) fn choose_sentinel<'t>(texts: &(impl Iterator<Item = &'t str> + Clone)) -> Option<char> {
     SENTINELS.into_iter().find(|sentinel| texts.clone().all(|text| !text.contains(*sentinel)))
 }
 
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn the_sentinel_is_a_noncharacter_no_text_has() {
-        assert_eq!(choose_sentinel(["a", "b\u{FDD0}"].into_iter()), Some('\u{FDD1}'));
-        let all: String = super::SENTINELS.into_iter().collect();
-        assert_eq!(choose_sentinel([all.as_str()].into_iter()), None);
+        assert_eq!(choose_sentinel(&["a", "b\u{FDD0}"].into_iter()), Some('\u{FDD1}'));
+        let all: String = super::SENTINELS.collect();
+        assert_eq!(choose_sentinel(&[all.as_str()].into_iter()), None);
     }
 
     fn fragments() -> impl Strategy<Value = String> {

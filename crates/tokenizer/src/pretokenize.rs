@@ -10,6 +10,8 @@ use regex_automata::{Anchored, Input, meta::Regex};
 use std::ops::Range;
 
 /// One family of rules, as `tokenizer.ggml.pre` names them.
+// Independent facts of a rule, not a state in disguise.
+#[allow(clippy::struct_excessive_bools)]
 struct Rule {
     names: &'static [&'static str],
     /// The words, `\s+` for a run of white space last.

@@ -58,7 +58,7 @@ impl Tokenizer {
         let user_defined: Vec<String> = user_defined_ids.iter().copied().map(spelling).collect();
         let spellings: Spellings = merges.vocab.into_iter().collect();
         let bpe = BPE::builder()
-            .vocab_and_merges(spellings, merges.merges)
+            .vocab_and_merges(spellings, merges.pairs)
             .ignore_merges(pre.ignore_merges())
             // The crate's cache is per thread and outlives the tokenizer; words are short.
             .cache_capacity(0)

@@ -116,7 +116,7 @@ pub(crate) struct Vocab {
 pub(crate) struct Merges {
     /// The spellings merges work on.
     pub(crate) vocab: Vec<(String, u32)>,
-    pub(crate) merges: Vec<(String, String)>,
+    pub(crate) pairs: Vec<(String, String)>,
     /// Whether a byte's character is among the spellings.
     pub(crate) spelled: [bool; 256],
     /// Per byte, a token that is that byte alone.
@@ -342,5 +342,5 @@ fn merges(spec: &VocabSpec, vocab: &Vocab) -> Result<Merges, TokenizerError> {
     }
     let vocab = ids.iter().filter(|(_, (_, merged))| *merged);
     let vocab = vocab.map(|(token, (id, _))| ((*token).to_owned(), *id)).collect();
-    Ok(Merges { vocab, merges, spelled, byte_tokens })
+    Ok(Merges { vocab, pairs: merges, spelled, byte_tokens })
 }

@@ -177,6 +177,8 @@ pub(super) fn set_clock(
 
 /// The hub's `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, the
 /// last two by name only.
+// A filter takes its arguments by value.
+#[allow(clippy::needless_pass_by_value)]
 fn to_json(
     state: &State,
     value: &Value,

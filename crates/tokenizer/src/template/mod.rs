@@ -187,8 +187,8 @@ impl ChatTemplate {
             return Ok(Rendered { segments: self.split(&text, None), text });
         };
         let foreign = || TemplateError::Foreign { token: token.clone() };
-        let known = survey.texts.iter().copied().chain([text.as_str()]);
-        let sentinel = choose_sentinel(known).ok_or_else(foreign)?;
+        let known = survey.texts.iter().copied().chain(std::iter::once(text.as_str()));
+        let sentinel = choose_sentinel(&known).ok_or_else(foreign)?;
         let marked = run(inputs, Some(sentinel)).map_err(|_| foreign())?;
         let segments = self.split(&marked, Some(sentinel));
         let unmarked: String = segments.iter().map(|segment| segment.text.as_str()).collect();

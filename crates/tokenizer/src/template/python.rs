@@ -6,6 +6,7 @@
 use crate::control::may_be_sentinel;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
+use std::fmt::Write;
 
 /// Most nesting that is written. Deeper values exist only in hostile templates.
 const MAX_DEPTH: usize = 300;
@@ -173,7 +174,8 @@ impl<'a, 'template, 'env> Writer<'a, 'template, 'env> {
 
     fn escape(&mut self, char: char) {
         for unit in char.encode_utf16(&mut [0; 2]) {
-            self.text.push_str(&format!("\\u{unit:04x}"));
+            // Writing to a string cannot fail.
+            let _ = write!(self.text, "\\u{unit:04x}");
         }
     }
 
@@ -224,7 +226,7 @@ impl<'a, 'template, 'env> Writer<'a, 'template, 'env> {
                 '\t' => self.text.push_str("\\t"),
                 _ if char == quote => self.text.extend(['\\', quote]),
                 '\0'..' ' | '\u{7f}'..'\u{a1}' | '\u{ad}' => {
-                    self.text.push_str(&format!("\\x{:02x}", char as u32));
+                    let _ = write!(self.text, "\\x{:02x}", char as u32);
                 }
                 _ => self.text.push(char),
             }
