@@ -113,7 +113,10 @@ fn a_tokenizer_is_shared_between_threads() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                assert_eq!(tokenizer.encode("abc<call>", true).expect("ids"), [toy::ABC, toy::CALL]);
+                assert_eq!(
+                    tokenizer.encode("abc<call>", true).expect("ids"),
+                    [toy::ABC, toy::CALL]
+                );
             });
         }
     });
