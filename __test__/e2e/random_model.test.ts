@@ -281,3 +281,20 @@ test('in process the same: a typed call', async () => {
   expect(calls).toHaveLength(1)
   expect(isFind(calls[0]?.argumentsText ?? '')).toBe(true)
 })
+
+test('completions: a text prompt is read with its control strings, and one that does not fit is refused as such', async () => {
+  const complete = async (body: Record<string, unknown>) =>
+    await fetch(`${await url()}/v1/completions`, { method: 'POST', body: JSON.stringify(body) })
+  const prompt = '<|im_start|>abc'
+  const { usage } = await json(await complete({ prompt, max_tokens: 1_000_000, logit_bias: ended(), temperature: 0 }))
+  expect(usage.prompt_tokens).toBe(engine.tokenize(prompt, { special: true }).length)
+  // Long enough to be tokenized off the thread, and too long for the context.
+  const response = await complete({ prompt: 'abc '.repeat(20_000) })
+  expect(response.status).toBe(400)
+  expect((await json(response))['error']).toMatchObject({ param: 'prompt', code: 'context_length_exceeded' })
+})
+
+/** Ends the answer at once. */
+function ended(): Record<string, number> {
+  return Object.fromEntries(engine.info.endTokenIds.map((id) => [id, 100]))
+}

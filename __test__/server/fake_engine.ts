@@ -11,7 +11,7 @@ import type {
   TokenLogprob,
 } from '../../src/engine.js'
 import type { TextEngine } from '../../src/chat/answer.js'
-import { AbortError } from '../../src/errors.js'
+import { AbortError, ContextLengthError } from '../../src/errors.js'
 
 export interface Said {
   readonly text: string
@@ -37,7 +37,10 @@ export class FakeEngine implements TextEngine {
   stream<T>(request: GenerateRequest<T>): Generation<T> {
     const prompt = typeof request.prompt === 'string' ? request.prompt : this.detokenize(request.prompt ?? [])
     this.asked.push({ request, prompt })
-    const spoken = this.script(request, prompt)
+    const fits = [...prompt].length < this.info.contextLength
+    const spoken = fits
+      ? this.script(request, prompt)
+      : new ContextLengthError('ERR_TINYLLM_CONTEXT_LENGTH', 'the prompt does not fit')
     let result: GenerateResult<T> | null = null
     const iterate = async function* (this: FakeEngine): AsyncGenerator<Chunk> {
       if (spoken instanceof Error) throw spoken

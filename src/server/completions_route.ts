@@ -2,19 +2,19 @@
  * `POST /v1/completions`: the legacy route, a raw prompt and no parsing.
  */
 import type { GenerateResult, TokenLogprob } from '../engine.js'
-import { seedOf, tokenBudget } from '../chat/answer.js'
+import { seedOf } from '../chat/answer.js'
 import type { CompletionRequest } from '../openai/request.js'
 import { legacyLogprobsJson, textCompletion, usageJson } from '../openai/wire.js'
 import { together, type Exchange } from './chat_route.js'
 
 export async function serveCompletion(exchange: Exchange, request: CompletionRequest): Promise<void> {
   const { engine, head, work, response } = exchange
-  const prompt =
-    typeof request.prompt === 'string' ? engine.tokenize(request.prompt, { special: true }) : request.prompt
   const generate = {
     ...request.sampling,
-    prompt,
-    maxTokens: tokenBudget(engine.info.contextLength, prompt.length, request.maxTokens),
+    // As it came: the engine tokenizes a long text off this thread.
+    prompt: request.prompt,
+    ...(request.maxTokens === null ? {} : { maxTokens: request.maxTokens }),
+    contextOverflow: 'truncate' as const,
     ...(request.logprobs === null ? {} : { logprobs: request.logprobs }),
     signal: work.signal,
   }
