@@ -260,6 +260,20 @@ describe('limits are checked before the assistant turn is committed', () => {
   })
 })
 
+test.each<[string, object]>([
+  ['toolRouting', { toolRouting: 'natvie' }],
+  ['maxRouteTokens', { maxRouteTokens: 0 }],
+  ['maxRetries', { maxRetries: -1 }],
+  ['limits.rounds', { limits: { rounds: Number.NaN } }],
+  ['limits.round', { limits: { round: 3 } }],
+  ['backend', { backend: { complete: () => undefined } }],
+])('a wrong %s is refused by that name before anything is asked', (param, options) => {
+  const good: ToolLoopOptions = { backend: new ScriptedBackend([]), provider: provider(), messages: question }
+  expect(() => runToolLoop({ ...good, ...options })).toThrow(
+    expect.objectContaining({ name: 'InvalidRequestError', details: { param } }),
+  )
+})
+
 describe('abort', () => {
   test('an aborted signal ends the run before anything is asked', async () => {
     const backend = new ScriptedBackend([search])

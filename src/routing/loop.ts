@@ -7,10 +7,11 @@
  *
  * Every step is an event of the run, which is an async iterable; leaving the iteration aborts what is under way.
  */
-import { AbortError } from '../errors.js'
+import { AbortError, InvalidRequestError } from '../errors.js'
 import { throwIfAborted, untilAborted } from './abort.js'
 import { ArgumentChecks } from './arguments.js'
 import {
+  canRoute,
   routedBackend,
   routingCap,
   type AgentMessage,
@@ -97,8 +98,13 @@ const DEFAULT_RETRIES = 3
 /** A cut reply is a failed route even where its JSON closed: what it would have gone on to say is unknown. */
 const CUT = { ok: false, error: 'the reply was cut at its token budget' } as const
 
-/** Starts a run. Nothing is asked until it is iterated over or `final()` is called. */
+/**
+ * Starts a run. Nothing is asked until it is iterated over or `final()` is called.
+ *
+ * @throws {InvalidRequestError} naming the option that is wrong
+ */
 export function runToolLoop(options: ToolLoopOptions): ToolLoopRun {
+  checkOptions(options)
   const events = new Run(options).events()
   let outcome: ToolLoopResult | undefined
   let failure: unknown = new AbortError('The run was left before its end')
@@ -124,6 +130,32 @@ export function runToolLoop(options: ToolLoopOptions): ToolLoopRun {
   }
 }
 
+function checkOptions({
+  backend,
+  toolRouting = 'schema',
+  maxRouteTokens,
+  maxRetries,
+  limits = {},
+}: ToolLoopOptions): void {
+  const refuse = (param: string, expected: string): never => {
+    throw new InvalidRequestError(`${param} must be ${expected}`, { details: { param } })
+  }
+  if (toolRouting !== 'schema' && toolRouting !== 'native') refuse('toolRouting', '"schema" or "native"')
+  if (toolRouting === 'schema' && !canRoute(backend)) refuse('backend', 'one that can be cloned with other settings')
+  const count = (param: string, value: unknown, least: number): void => {
+    if (value !== undefined && !(Number.isSafeInteger(value) && (value as number) >= least)) {
+      refuse(param, `an integer, ${least} or more`)
+    }
+  }
+  count('maxRouteTokens', maxRouteTokens, 1)
+  count('maxRetries', maxRetries, 0)
+  for (const [name, value] of Object.entries(limits)) {
+    if (!Object.hasOwn(DEFAULT_LIMITS, name))
+      refuse(`limits.${name}`, `one of ${Object.keys(DEFAULT_LIMITS).join(', ')}`)
+    count(`limits.${name}`, value, 0)
+  }
+}
+
 class Run {
   readonly #options: ToolLoopOptions
   readonly #messages: AgentMessage[]
@@ -137,7 +169,8 @@ class Run {
   constructor(options: ToolLoopOptions) {
     this.#options = options
     this.#messages = [...options.messages]
-    this.#limits = new CallLimits({ ...DEFAULT_LIMITS, ...options.limits })
+    const given = Object.entries(options.limits ?? {}).filter(([, value]) => value !== undefined)
+    this.#limits = new CallLimits({ ...DEFAULT_LIMITS, ...Object.fromEntries(given) })
   }
 
   async *events(): AsyncGenerator<ToolLoopEvent, void> {
