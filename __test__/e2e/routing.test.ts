@@ -156,7 +156,9 @@ test('whatever the catalogue, an uncut reply is one of its actions', async () =>
         additionalProperties: false,
       })),
     )
-  const names = fc.string({ minLength: 1, maxLength: 8, unit: 'grapheme' }).filter((text) => text.trim() !== '' && text !== 'none')
+  const names = fc
+    .string({ minLength: 1, maxLength: 8, unit: 'grapheme' })
+    .filter((text) => text.trim() !== '' && text !== 'none')
   const catalogue = fc
     .uniqueArray(fc.tuple(names, fc.option(parameters)), {
       selector: ([tool]) => tool,
