@@ -274,6 +274,11 @@ fn what_cannot_be_enforced_is_refused_by_name() {
             "exclusiveMinimum",
             "/exclusiveMinimum",
         ),
+        (
+            r#"{"type":"integer","exclusiveMaximum":-1e300}"#,
+            "exclusiveMaximum",
+            "/exclusiveMaximum",
+        ),
         (r#"{"type":"integer","multipleOf":2}"#, "multipleOf", "/multipleOf"),
         (r#"{"allOf":[{"type":"null"},{"type":"null"}]}"#, "allOf", "/allOf"),
         (r#"{"anyOf":[{"type":"null"}],"minLength":1}"#, "minLength", "/minLength"),

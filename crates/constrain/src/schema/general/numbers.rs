@@ -32,7 +32,7 @@ impl<'a> Compiler<'a> {
                 }
                 _ => return self.malformed(keyword, "must be a number"),
             };
-            if keyword.starts_with("exclusive") && floor.abs() >= 1 << 53 {
+            if keyword.starts_with("exclusive") && floor.unsigned_abs() >= 1 << 53 {
                 return self.unsupported(keyword, "doubles do not tell integers past 2^53 apart");
             }
             match keyword {
