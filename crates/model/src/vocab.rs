@@ -61,6 +61,15 @@ impl VocabMetadata {
         let kinds_key = "tokenizer.ggml.token_type";
         let model = gguf.str(model_key)?.ok_or_else(|| missing(model_key))?.to_owned();
         let tokens = gguf.strings(tokens_key, MAX_TOKENS)?.ok_or_else(|| missing(tokens_key))?;
+        // Rows beyond the tokens are padding; a token without a row could be chosen, not computed.
+        if let Some(rows) = gguf.tensor("token_embd.weight").and_then(|t| t.dims().get(1).copied())
+            && tokens.len() > rows
+        {
+            return Err(ModelError::Inconsistent {
+                file: gguf.file().to_owned(),
+                reason: format!("{tokens_key} has {} tokens for {rows} embeddings", tokens.len()),
+            });
+        }
         let kinds = match gguf.integers(kinds_key, MAX_TOKENS)? {
             None => vec![1; tokens.len()],
             Some(kinds) if kinds.len() == tokens.len() => kinds

@@ -97,6 +97,23 @@ fn parts_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
+fn every_token_has_an_embedding() {
+    let file = |tokens: &[&str]| {
+        let bytes = GgufWriter::new()
+            .str("tokenizer.ggml.model", "gpt2")
+            .strings("tokenizer.ggml.tokens", tokens)
+            .f32_tensor("token_embd.weight", &[4, 2], &[0.0; 8])
+            .bytes();
+        VocabMetadata::from_gguf(&Gguf::from_bytes(&bytes).unwrap())
+    };
+    assert_eq!(file(&["a"]).unwrap().tokens, ["a"]);
+    assert_eq!(file(&["a", "b"]).unwrap().tokens, ["a", "b"]);
+    let error = file(&["a", "b", "c"]).unwrap_err();
+    assert_eq!(error.code(), "ERR_TINYLLM_MODEL_INCONSISTENT");
+    assert!(error.to_string().contains("3 tokens for 2 embeddings"), "{error}");
+}
+
+#[test]
 fn a_device_other_than_the_cpu_is_an_error_that_names_it() {
     assert_eq!("cpu".parse::<Device>().unwrap(), Device::Cpu);
     let error = "cuda".parse::<Device>().unwrap_err();
