@@ -145,6 +145,7 @@ export type ErrorCode =
   | 'ERR_TINYLLM_SCHEMA'
   | 'ERR_TINYLLM_SCHEMA_UNSUPPORTED'
   | 'ERR_TINYLLM_TEMPLATE'
+  | 'ERR_TINYLLM_THREADS'
   | 'ERR_TINYLLM_TOKENIZER'
   | 'ERR_TINYLLM_VOCABULARY'
 
@@ -193,6 +194,7 @@ export const ERROR_TABLE: Readonly<Record<ErrorCode, ErrorRow>> = {
     ERR_TINYLLM_MODEL_OPEN: [500, 'server_error'],
     ERR_TINYLLM_MODEL_UNSUPPORTED: [500, 'server_error'],
     ERR_TINYLLM_OUT_OF_MEMORY: [500, 'server_error'],
+    ERR_TINYLLM_THREADS: [500, 'server_error'],
   }),
   ...rows(OverloadedError, { ERR_TINYLLM_OVERLOADED: [429, 'rate_limit_error'] }),
   ...rows(InternalError, {

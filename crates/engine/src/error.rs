@@ -39,6 +39,7 @@ pub const ERROR_CODES: &[&str] = &[
     "ERR_TINYLLM_SCHEMA",
     "ERR_TINYLLM_SCHEMA_UNSUPPORTED",
     "ERR_TINYLLM_TEMPLATE",
+    "ERR_TINYLLM_THREADS",
     "ERR_TINYLLM_TOKENIZER",
     "ERR_TINYLLM_VOCABULARY",
 ];
@@ -131,5 +132,28 @@ impl EngineError {
 impl From<ModelError> for EngineError {
     fn from(error: ModelError) -> Self {
         Self::Model(Arc::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ERROR_CODES;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn every_crates_codes_are_listed() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder of crates");
+        let mut found = BTreeSet::new();
+        for entry in std::fs::read_dir(crates).expect("readable") {
+            let file = entry.expect("readable").path().join("src/error.rs");
+            let Ok(text) = std::fs::read_to_string(file) else { continue };
+            let quoted = text.split('"').filter(|piece| piece.starts_with("ERR_TINYLLM_"));
+            // What is matched on here is no code.
+            let codes = quoted.filter(|code| code.len() > "ERR_TINYLLM_".len());
+            found.extend(codes.map(str::to_owned));
+        }
+        let listed: BTreeSet<String> = ERROR_CODES.iter().map(|code| (*code).to_owned()).collect();
+        assert_eq!(found, listed);
     }
 }
