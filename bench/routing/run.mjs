@@ -31,8 +31,9 @@ const engine = await load(options.model, { contextLength: 2048 })
 const describe = ({ function: { name, description, parameters } }) =>
   `- ${name}${description ? `: ${description}` : ''} Arguments: ${JSON.stringify(parameters?.properties ?? {})}`
 const systemOf = (tools) =>
-  `Choose the next action for the user's message. Actions:\n${tools.map(describe).join('\n')}\n- none: no action is needed.\n` +
-  'Reply with one JSON object and nothing else: {"tool":"<action>","arguments":{…}}, or {"tool":"none"}.'
+  `Choose the next action for the user's message. Actions:\n${tools.map(describe).join('\n')}\n- none: no action is needed.`
+// The grammar writes the form of a reply; without it a model has to be told.
+const FORM = 'Reply with one JSON object and nothing else: {"tool":"<action>","arguments":{…}}, or {"tool":"none"}.'
 
 const rows = []
 for (const { name, tools, prompts } of catalogues) {
@@ -71,7 +72,11 @@ for (const { name, tools, prompts } of catalogues) {
         row.noneRight += expected === 'none' ? 1 : 0
       }
     }
-    const free = await engine.generate({ messages, maxTokens: CAP, ...sampling })
+    const told = [
+      { role: 'system', content: `${systemOf(tools)}\n${FORM}` },
+      { role: 'user', content: text },
+    ]
+    const free = await engine.generate({ messages: told, maxTokens: CAP, ...sampling })
     const said = parseRoute(free.text, names)
     const freeValid = said.ok && (said.tool === 'none' || checks.get(said.tool)(said.arguments))
     row.freeValid += freeValid ? 1 : 0
@@ -123,7 +128,7 @@ function per(r, ...keys) {
 }
 const line = (cells) => `| ${cells.join(' | ')} |`
 const table = [
-  `${model}: routed decisions of at most ${CAP} tokens, native tool calling of at most ${NATIVE_CAP}.`,
+  `\`${model}\`: routed decisions of at most ${CAP} tokens, native tool calling of at most ${NATIVE_CAP}.`,
   '',
   line(columns.map(([title]) => title)),
   line(columns.map((_, i) => (i === 0 ? '---' : '--:'))),
