@@ -105,19 +105,28 @@ const peer = {
   },
 }
 
-/** Greedy continuations against the golden ones, as far as the golden choice is clear. */
+/**
+ * The likeliest token at every position of the golden continuations, given the golden tokens before it. Quantised
+ * activations may turn a near tie over; how near it was is told, and a clear choice turned over ends the benchmark.
+ */
 async function checkOutputs() {
   const golden = JSON.parse(readFileSync(new URL('../fixtures/golden/logits.json', import.meta.url), 'utf8'))
   const cases = golden.models[engine.info.name]
-  if (cases === undefined) return 'not checked: no golden continuations for this model'
-  let compared = 0
+  if (cases === undefined) return 'outputs not checked: there are no golden continuations for this model'
+  let [positions, differing, widest] = [0, 0, 0]
   for (const { ids, greedy, greedy_gaps: gaps } of cases) {
-    const { tokens } = await engine.generate({ prompt: ids, maxTokens: greedy.length, ignoreEos: true })
-    for (let i = 0; i < greedy.length && gaps[i] > 0.15; i += 1, compared += 1) {
-      if (tokens[i] !== greedy[i]) throw new Error(`token ${i} is ${tokens[i]}, the reference has ${greedy[i]}`)
+    for (const [i, expected] of greedy.entries()) {
+      const prompt = [...ids, ...greedy.slice(0, i)]
+      const { tokens } = await engine.generate({ prompt, maxTokens: 1, ignoreEos: true })
+      positions += 1
+      if (tokens[0] === expected) continue
+      differing += 1
+      widest = Math.max(widest, gaps[i])
+      if (gaps[i] > 0.5) throw new Error(`token ${i} is ${tokens[0]}, the reference has ${expected} by ${gaps[i]}`)
     }
   }
-  return `${compared} greedy tokens equal to the reference`
+  const ties = differing === 0 ? '' : `; the others are ties up to ${widest.toFixed(2)} in the logits`
+  return `the likeliest token equals the reference's at ${positions - differing} of ${positions} positions${ties}`
 }
 
 const MEASURES = [
