@@ -1,5 +1,6 @@
+import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
-import { parseRoute, routeToolNames } from '../../src/routing/index.js'
+import { parseRoute, routeSchema, routeToolNames } from '../../src/routing/index.js'
 import { memoryTools } from './examples.js'
 
 const names = routeToolNames(memoryTools)
@@ -125,6 +126,46 @@ describe('parseRoute', () => {
       { numRuns: 500 },
     )
     for (const odd of [undefined, null, 7, {}, []]) expect(parseRoute(odd as never, names).ok).toBe(false)
+  })
+
+  test('it never accepts what the route schema, with every tool’s parameters a plain object, refuses', () => {
+    const plain = memoryTools.map(({ type, function: { name } }) => ({
+      type,
+      function: { name, parameters: { type: 'object' } },
+    }))
+    const check = new Ajv2020({ strict: false }).compile(routeSchema(plain))
+    const key = fc.constantFrom('tool', 'arguments', 'Tool', 'why', '__proto__')
+    const value = fc.oneof(
+      fc.constantFrom(
+        '"none"',
+        '"memory_read"',
+        '"memory_search"',
+        '"other"',
+        '""',
+        '{}',
+        '{"a":1}',
+        '[]',
+        'null',
+        '1',
+      ),
+      fc.json(),
+    )
+    const pairs = fc.array(
+      fc.tuple(key, value).map(([k, v]) => `${JSON.stringify(k)}:${v}`),
+      { maxLength: 3 },
+    )
+    const object = pairs.map((members) => `{${members.join(',')}}`)
+    const text = fc.oneof({ arbitrary: object, weight: 5 }, fc.json(), fc.string({ unit: 'binary' }))
+    let accepted = 0
+    fc.assert(
+      fc.property(text, (reply) => {
+        if (!parseRoute(reply, names).ok) return
+        accepted += 1
+        expect(check(JSON.parse(reply))).toBe(true)
+      }),
+      { numRuns: 5000 },
+    )
+    expect(accepted).toBeGreaterThan(0)
   })
 
   test('every action a catalogue offers is read back', () => {
