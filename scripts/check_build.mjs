@@ -18,7 +18,9 @@ function artefacts(args) {
     if (!line.startsWith('{')) continue
     const { reason, package_id: id, target, filenames } = JSON.parse(line)
     if (reason !== 'compiler-artifact' || !target.kind.includes('lib')) continue
-    files.set(id, new Set([...(files.get(id) ?? []), ...filenames.filter((name) => name.endsWith('.rlib'))]))
+    // Those for the target; what runs at build time (macros and their dependencies) lies in another folder.
+    const libraries = filenames.filter((name) => name.endsWith('.rlib') && name.includes(hostTarget()))
+    files.set(id, new Set([...(files.get(id) ?? []), ...libraries]))
   }
   return files
 }
