@@ -2,11 +2,7 @@
 
 use serde_json::Value;
 use tinyllm_constrain::{DEAD, Dfa, Limits, regex_to_dfa};
-
-fn golden() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/constrain.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
+use tinyllm_testkit::golden;
 
 #[test]
 fn hand_example_dfa() {
@@ -50,7 +46,7 @@ fn assert_recorded(dfa: &Dfa, entry: &Value) {
 
 #[test]
 fn dfa_matches_python_l8_7() {
-    let golden = golden();
+    let golden = golden::read("constrain.json");
     for entry in golden["patterns"].as_array().unwrap() {
         assert_recorded(&regex_to_dfa(entry["pattern"].as_str().unwrap()).unwrap(), entry);
     }

@@ -5,11 +5,7 @@ use tinyllm_constrain::{
     Grammar, Json, Limits, Subset, Whitespace, grammar_to_node, json_schema_to_regex, node_to_dfa,
     parse, regex_to_dfa,
 };
-
-fn golden() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/constrain.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
+use tinyllm_testkit::golden;
 
 fn texts(value: &Value) -> impl Iterator<Item = &str> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap())
@@ -27,7 +23,7 @@ fn strict(text: &str) -> Grammar {
 #[test]
 fn dfa_matches_python_l8_7_texts() {
     let limits = Limits::default();
-    for case in golden()["schemas"].as_array().unwrap() {
+    for case in golden::read("constrain.json")["schemas"].as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
         let text = case["schema"].as_str().unwrap();
         let regex = json_schema_to_regex(&Json::parse(text).unwrap()).unwrap();
@@ -41,7 +37,7 @@ fn dfa_matches_python_l8_7_texts() {
 
 #[test]
 fn dumps_matches_python() {
-    for pair in golden()["dumps"].as_array().unwrap() {
+    for pair in golden::read("constrain.json")["dumps"].as_array().unwrap() {
         let (text, dumped) = (pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
         assert_eq!(Json::parse(text).unwrap().dumps(), dumped, "{text}");
     }
@@ -65,7 +61,7 @@ fn dumps_matches_python() {
 
 #[test]
 fn subset_errors_are_refused() {
-    let golden = golden();
+    let golden = golden::read("constrain.json");
     for pattern in texts(&golden["refused_patterns"]) {
         let error = parse(pattern).expect_err(pattern);
         assert_eq!(error.code(), "ERR_TINYLLM_REGEX", "{pattern}");

@@ -6,23 +6,7 @@ use tinyllm_constrain::{
     Constraint, ConstraintOptions, DEAD, Grammar, Limits, TokenIndex, Vocabulary, apply_mask,
     compile, json_object_regex, regex_to_dfa,
 };
-
-fn golden() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/constrain.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
-}
-
-fn vocabulary(golden: &Value) -> (Vec<Option<Vec<u8>>>, Option<u32>) {
-    let tokens = golden["vocab"].as_array().unwrap();
-    (
-        tokens.iter().map(|t| t.as_str().map(unhex)).collect(),
-        golden["eos_id"].as_u64().map(|e| e as u32),
-    )
-}
+use tinyllm_testkit::golden::{self, vocabulary};
 
 fn ids(mask: &[bool]) -> Vec<usize> {
     (0..mask.len()).filter(|i| mask[*i]).collect()
@@ -38,7 +22,7 @@ fn entries(golden: &Value) -> impl Iterator<Item = (&Value, &str)> {
 
 #[test]
 fn masks_match_python_l8_7() {
-    let golden = golden();
+    let golden = golden::read("constrain.json");
     let (vocab, eos) = vocabulary(&golden);
     for (entry, pattern) in entries(&golden) {
         let index = Arc::new(TokenIndex::new(regex_to_dfa(pattern).unwrap(), &vocab, eos).unwrap());
@@ -60,7 +44,7 @@ fn masks_match_python_l8_7() {
 
 #[test]
 fn run_time_masks_are_those_of_the_table() {
-    let golden = golden();
+    let golden = golden::read("constrain.json");
     let (vocab, eos) = vocabulary(&golden);
     let vocabulary = Vocabulary::new(vocab, eos).unwrap();
     for (entry, pattern) in entries(&golden) {

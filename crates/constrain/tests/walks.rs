@@ -3,29 +3,12 @@
 //! Walks of the strict subset are read by a parser of the subset's own JSON (compact, numbers of
 //! any size, lone surrogate escapes), because its language holds texts that no double holds.
 
-use serde_json::Value;
 use std::sync::Arc;
 use tinyllm_constrain::{
     Constraint, ConstraintOptions, Grammar, Json, Limits, Subset, TokenIndex, Vocabulary,
     Whitespace, compile, json_schema_to_regex, regex_to_dfa,
 };
-
-fn golden() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/constrain.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
-}
-
-fn vocabulary(golden: &Value) -> (Vec<Option<Vec<u8>>>, Option<u32>) {
-    let tokens = golden["vocab"].as_array().unwrap();
-    (
-        tokens.iter().map(|t| t.as_str().map(unhex)).collect(),
-        golden["eos_id"].as_u64().map(|e| e as u32),
-    )
-}
+use tinyllm_testkit::golden::{self, vocabulary};
 
 /// A small multiplicative generator; walks need no more.
 struct Random(u64);
@@ -233,7 +216,7 @@ fn spell(value: &Written) -> String {
 
 #[test]
 fn constrained_output_always_parses() {
-    let golden = golden();
+    let golden = golden::read("constrain.json");
     let (tokens, eos) = vocabulary(&golden);
     let shared = Vocabulary::new(tokens.clone(), eos).unwrap();
     for entry in golden["schemas"].as_array().unwrap() {

@@ -1,31 +1,17 @@
 //! The logits of real files against those of an independent f32 implementation.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 use tinyllm_kernels::{KvPool, PAGE_POSITIONS, PageId};
 use tinyllm_model::{Device, Feed, Gguf, Logits, Model};
+use tinyllm_testkit::golden::{self, floats, ids};
 use tinyllm_testkit::test_models;
 
 /// Mean squared error over mean square.
 const NMSE_MAX: f64 = 1e-6;
 /// Where the two best logits are closer than this, either may come first.
 const GAP_MIN: f64 = 1e-3;
-
-fn golden(model: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/logits.json");
-    let golden: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    golden["models"][model].as_array().unwrap().clone()
-}
-
-fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-}
-
-fn floats(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|float| float.as_f64().unwrap()).collect()
-}
 
 fn argmax(logits: &[f32]) -> u32 {
     let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
@@ -67,7 +53,7 @@ struct Case {
 
 fn matches_golden(path: &Path, name: &str) {
     let model = Model::load(&Gguf::open(path).unwrap(), Device::Cpu).unwrap();
-    let golden = golden(name);
+    let golden = golden::logits(name);
     let pool = KvPool::new(model.kv_shape(), 64).unwrap();
     let mut cases = Vec::new();
     for case in &golden {

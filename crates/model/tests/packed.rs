@@ -1,31 +1,16 @@
 //! The packed forward pass against an independent f32 implementation's logits, and against itself.
 
-use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
 use tinyllm_kernels::{Cpu, KvPool, PageId};
 use tinyllm_model::{Feed, Gguf, Logits, PackedModel};
+use tinyllm_testkit::golden::{self, floats, ids};
 use tinyllm_testkit::test_models;
 
 /// Mean squared error over mean square.
 const NMSE_MAX: f64 = 1e-3;
 /// Where the two best logits are closer than this, either may come first.
 const GAP_MIN: f64 = 0.15;
-
-fn golden(model: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/logits.json");
-    let golden: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    golden["models"][model].as_array().unwrap().clone()
-}
-
-fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-}
-
-fn floats(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|float| float.as_f64().unwrap()).collect()
-}
 
 fn argmax(logits: &[f32]) -> u32 {
     let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
@@ -64,7 +49,7 @@ fn matches_golden(path: &Path, name: &str, cpu: Cpu) {
     let model = PackedModel::load(&Gguf::open(path).unwrap(), cpu, 2).unwrap();
     let (mut error, mut power) = (0.0, 0.0);
     let mut worst = 0.0_f64;
-    for case in golden(name) {
+    for case in golden::logits(name) {
         let prompt = ids(&case["ids"]);
         let pool = KvPool::new(model.kv_shape(), 64).unwrap();
         let mut sequence = Sequence::new(&pool, prompt.len());

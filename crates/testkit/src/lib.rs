@@ -2,6 +2,7 @@
 
 mod derivative;
 mod gguf_writer;
+pub mod golden;
 pub mod test_models;
 mod tiny_model;
 
