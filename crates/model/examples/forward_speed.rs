@@ -1,5 +1,7 @@
 //! How fast the packed forward pass is on this machine, by itself:
-//! `cargo run --release -p tinyllm-model --example forward_speed -- model.gguf [threads]`.
+//! `cargo run --release -p tinyllm-model --example forward_speed -- model.gguf [threads] [only]`,
+//! `only` being `prefill`, `decode16`, `decode512`, `decode2048` or `batch8` to `batch32`: that
+//! alone, ten times as often, for a profiler.
 //!
 //! `TINYLLM_CPU` chooses the tier. Prints the best and the median of several runs; other load on
 //! the machine makes them worse, never better. With one thread on Linux, time is that which the
@@ -27,6 +29,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("usage: forward_speed model.gguf [threads]")?;
     let threads = arguments.next().map_or(Ok(2), |text| text.parse())?;
+    let only = arguments.next();
+    let wanted = |what: &str| only.as_deref().is_none_or(|only| only == what);
+    let times_more = if only.is_some() { 10 } else { 1 };
     let report = choose(std::env::var("TINYLLM_CPU").ok().as_deref())?;
     let gguf = Gguf::open(&path)?;
     let start = now(threads);
@@ -49,15 +54,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     prefill(0, 2200)?;
     for count in [128, 512] {
-        let times = (0..7).map(|_| prefill(0, count)).collect::<Result<Vec<_>, _>>()?;
+        if !wanted("prefill") {
+            break;
+        }
+        let times = (0..7 * times_more).map(|_| prefill(0, count)).collect::<Result<Vec<_>, _>>()?;
         let (best, median) = summary(times);
         let rate = |seconds: f64| count as f64 / seconds;
         println!("prefill {count}: {:.0} t/s best, {:.0} median", rate(best), rate(median));
     }
     prefill(0, 2200)?;
     for depth in [16, 512, 2048] {
+        if !wanted(&format!("decode{depth}")) {
+            continue;
+        }
         let mut times = Vec::new();
-        for i in 0..60 {
+        for i in (0..60).cycle().take(60 * times_more) {
             let start = now(threads);
             let tokens = &tokens[depth + i..=depth + i];
             let feed = Feed { tokens, position: depth + i, pages: &table, logits: Logits::Last };
@@ -69,6 +80,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("decode @{depth}: {b:.2} ms best, {m:.2} median ({:.0} t/s)", 1.0 / best);
     }
     for rows in [8, 16, 32] {
+        if !wanted(&format!("batch{rows}")) {
+            continue;
+        }
         let tables: Vec<Vec<PageId>> =
             (0..rows).map(|_| pool.allocate_many(5)).collect::<Result<_, _>>()?;
         for pages in &tables {
@@ -76,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             model.step(&[feed], &pool)?;
         }
         let mut times = Vec::new();
-        for i in 0..20 {
+        for i in (0..20).cycle().take(20 * times_more) {
             let feeds: Vec<Feed<'_>> = tables
                 .iter()
                 .map(|pages| Feed {
