@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use tinyllm_kernels::KvPool;
 use tinyllm_model::{Feed, Logits};
+use tinyllm_sampler::Sampler;
 
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::prefix_cache::PrefixCache;
-use crate::sequence::{Chooser, SeqId, Sequence};
+use crate::sequence::{SeqId, Sequence};
 use crate::stats::Counters;
 use crate::token_table::TokenTable;
 
@@ -71,7 +72,7 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     policy: Policy,
     cache: PrefixCache,
-    chooser: Chooser,
+    sampler: Sampler,
     waiting: VecDeque<Box<Sequence>>,
     /// In order of admission.
     running: Vec<Box<Sequence>>,
@@ -93,7 +94,6 @@ impl Scheduler {
         shared: Arc<Shared>,
         policy: Policy,
     ) -> Self {
-        let chooser = Chooser::new(forward.vocab_size());
         shared.counters.pages_total.set(pool.capacity());
         Self {
             forward,
@@ -102,7 +102,7 @@ impl Scheduler {
             shared,
             policy,
             cache: PrefixCache::new(),
-            chooser,
+            sampler: Sampler::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
             prefill_rate: 0.0,
@@ -425,7 +425,7 @@ impl Scheduler {
                 if logits.is_empty() {
                     return Ok(());
                 }
-                caught(|| sequence.choose(logits, &mut self.chooser, &self.table))
+                caught(|| sequence.choose(logits, &mut self.sampler, &self.table))
             });
             let counts = self.running[at].take_counts();
             counters.count(counts);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tinyllm_constrain::{CompiledGrammar, ConstraintOptions, Mask, TokenConstraint};
 use tinyllm_kernels::{KvPool, PAGE_POSITIONS, PageId};
-use tinyllm_sampler::{Pcg32, Sampler, SamplingParams, Wanted};
+use tinyllm_sampler::{Allowed, Pcg32, Sampler, SamplingParams, Wanted};
 
 use crate::error::EngineError;
 use crate::held_back::{HeldBack, Released};
@@ -290,22 +290,27 @@ impl Sequence {
     /// whole row), then settles.
     pub(crate) fn choose(
         &mut self,
-        logits: Vec<f32>,
-        chooser: &mut Chooser,
+        mut logits: Vec<f32>,
+        sampler: &mut Sampler,
         table: &TokenTable,
     ) -> Result<(), EngineError> {
         let (prompt, output) = self.tokens.split_at(self.prompt_len);
         let wanted = Wanted {
             top_logprobs: self.logprobs.map(|n| n as u32),
             removed_mass: self.removed_mass,
+            log_sum_exp: None,
         };
-        let (mask, allowed) = match &self.constraint {
-            Some(constraint) => (constraint.mask.as_ref(), constraint.allowed.as_deref()),
-            None => (None, None),
+        let constraint = self.constraint.as_ref();
+        let allowed = match constraint.map(|c| (c.allowed.as_deref(), c.mask.as_ref())) {
+            Some((Some(ids), _)) => Allowed::Listed(ids),
+            Some((None, Some(mask))) => Allowed::Masked(mask),
+            _ => Allowed::All,
         };
-        let sampled = chooser.with_row(logits, allowed, table, |row, sampler| {
-            sampler.sample(row, mask, &self.sampling, prompt, output, &mut self.rng, wanted)
-        })?;
+        if !matches!(allowed, Allowed::Listed(_)) {
+            table.suppress(&mut logits);
+        }
+        let (params, rng) = (&self.sampling, &mut self.rng);
+        let sampled = sampler.sample(&mut logits, allowed, params, prompt, output, rng, wanted)?;
         let logprobs = sampled.logprob.map(|logprob| Logprobs {
             logprob,
             top: sampled.top,
@@ -361,42 +366,6 @@ impl Sequence {
     /// What was chosen since the last call.
     pub(crate) fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
-    }
-}
-
-/// The sampler and its work space, shared by an engine's sequences.
-pub(crate) struct Chooser {
-    sampler: Sampler,
-    /// Where the logits of a few tokens stand in a row of their own. −∞ everywhere between uses.
-    sparse_row: Vec<f32>,
-}
-
-impl Chooser {
-    pub(crate) fn new(vocab_size: usize) -> Self {
-        Self { sampler: Sampler::new(), sparse_row: vec![f32::NEG_INFINITY; vocab_size] }
-    }
-
-    /// Calls `choose` with a whole row: the logits, or, when they are those of `allowed`, −∞ and
-    /// them at their places.
-    fn with_row<T>(
-        &mut self,
-        mut logits: Vec<f32>,
-        allowed: Option<&[u32]>,
-        table: &TokenTable,
-        choose: impl FnOnce(&mut [f32], &mut Sampler) -> T,
-    ) -> T {
-        let Some(allowed) = allowed else {
-            table.suppress(&mut logits);
-            return choose(&mut logits, &mut self.sampler);
-        };
-        for (&token, logit) in allowed.iter().zip(logits) {
-            self.sparse_row[token as usize] = logit;
-        }
-        let chosen = choose(&mut self.sparse_row, &mut self.sampler);
-        for &token in allowed {
-            self.sparse_row[token as usize] = f32::NEG_INFINITY;
-        }
-        chosen
     }
 }
 

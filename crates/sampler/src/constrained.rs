@@ -1,6 +1,6 @@
 use crate::params::SamplingParams;
 use crate::pcg::Pcg32;
-use crate::sampler::{Sampler, Wanted};
+use crate::sampler::{Allowed, Sampler, Wanted};
 use tinyllm_constrain::{ConstrainError, Constraint, apply_mask};
 
 /// Samples under a constraint and advances it. Gives the token and its log-probability among the
@@ -17,8 +17,9 @@ pub fn constrained_sample(
     rng: &mut Pcg32,
 ) -> Result<(u32, f64), ConstrainError> {
     let mut masked = apply_mask(logits, &constraint.mask()?)?;
-    let wanted = Wanted { top_logprobs: Some(0), removed_mass: false };
-    let sampled = Sampler::new().sample(&mut masked, None, params, prompt, output, rng, wanted)?;
+    let wanted = Wanted { top_logprobs: Some(0), ..Wanted::default() };
+    let mut sampler = Sampler::new();
+    let sampled = sampler.sample(&mut masked, Allowed::All, params, prompt, output, rng, wanted)?;
     constraint.advance(sampled.token)?;
     // It was asked for, so it is there.
     Ok((sampled.token, sampled.logprob.unwrap_or(0.0)))

@@ -1,24 +1,41 @@
 //! One token from one row of logits.
 //!
-//! Passes over the allowed tokens, in id order: the highest logit (greedy ends here), weights,
-//! and the draw. `top_k` and `top_p` look for the last token they keep among the likeliest only,
-//! and widen the search when those do not suffice; nothing is sorted that is not kept, except on
-//! distributions so flat that most tokens are. Buffers are kept between calls.
+//! The passes over the row (the highest logit, where greedy ends; weights; their sum) are vectorised
+//! and leave what each block of the row amounts to (see [`crate::passes`]), so that what comes after
+//! them visits few blocks: `top_k` and `top_p` look among the likeliest tokens for the last one they
+//! keep, halving what is left to look at, and sort nothing but the last few; the draw finds its block
+//! first. Sums of weights are exact, so all of this gives the very tokens that sorting the row
+//! would. Buffers are kept between calls.
 
 use crate::error::SamplerError;
 use crate::params::SamplingParams;
+use crate::passes::{self, BLOCK, Scale};
 use crate::pcg::Pcg32;
-use std::cmp::Ordering;
+use crate::ranking::{Rank, Ranking, reach};
+use pulp::Arch;
 use tinyllm_constrain::Mask;
 
+/// Which tokens may be chosen, and whose logits a row holds.
+#[derive(Debug, Clone, Copy)]
+pub enum Allowed<'a> {
+    /// Every token; the row is the vocabulary's.
+    All,
+    /// The tokens of a mask; the row is the vocabulary's.
+    Masked(&'a Mask),
+    /// These, in ascending order; the row holds their logits alone.
+    Listed(&'a [u32]),
+}
+
 /// What a caller wants besides the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Wanted {
     /// The chosen token's log-probability, and those of this many of the likeliest tokens.
     pub top_logprobs: Option<u32>,
-    /// The probability that the mask took away. The logits of tokens that are not allowed must
-    /// then be there.
+    /// The probability that the mask took away. Takes the whole row; a list has no mask.
     pub removed_mass: bool,
+    /// The logarithm of the sum of the row's exponentials, where the caller has it. It serves when
+    /// nothing changes the row.
+    pub log_sum_exp: Option<f64>,
 }
 
 /// A chosen token.
@@ -39,56 +56,38 @@ pub struct Sampled {
 /// Chooses tokens, keeping its buffers between calls.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// The allowed tokens in id order.
-    candidates: Vec<Candidate>,
-    /// Places in `candidates`, to be ranked.
-    ranked: Vec<u32>,
+    arch: Arch,
+    /// The highest logit of each block of the row.
+    maxima: Vec<f32>,
+    /// By place in the row.
+    weights: Vec<f32>,
+    /// Of the weights that are kept, by block.
+    sums: Vec<f64>,
+    ranking: Ranking,
     /// Per token: occurrences in the output, and [`SEEN`]. All zero between calls.
     counts: Vec<u32>,
     touched: Vec<u32>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    id: u32,
-    logit: f32,
-    /// Relative to the likeliest token, which has 1.
-    weight: f32,
-}
-
 /// Marks a token that occurs in the prompt or the output.
 const SEEN: u32 = 1 << 31;
 
-/// Most likely first; the lower id first on ties.
-fn rank(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+/// Which weights the draw runs over.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    /// The least likely place that is kept; `None` when no place is cut off.
+    last: Option<Rank>,
+    min: f32,
+}
+
+impl Kept {
+    fn holds(self, rank: Rank, weight: f32) -> bool {
+        weight >= self.min && self.last.is_none_or(|last| rank <= last)
+    }
 }
 
 fn bad_logits<T>(message: impl Into<String>) -> Result<T, SamplerError> {
     Err(SamplerError::Logits { message: message.into() })
-}
-
-/// Calls `f` with each allowed id below `len`, in ascending order.
-fn each_allowed(
-    mask: Option<&[u32]>,
-    len: usize,
-    mut f: impl FnMut(u32) -> Result<(), SamplerError>,
-) -> Result<(), SamplerError> {
-    let Some(mask) = mask else {
-        return (0..len as u32).try_for_each(f);
-    };
-    for (i, word) in mask.iter().enumerate() {
-        let mut word = *word;
-        while word != 0 {
-            let id = i as u32 * 32 + word.trailing_zeros();
-            if id as usize >= len {
-                return Ok(());
-            }
-            f(id)?;
-            word &= word - 1;
-        }
-    }
-    Ok(())
 }
 
 impl Sampler {
@@ -99,27 +98,40 @@ impl Sampler {
 
     /// Chooses a token.
     ///
-    /// `logits[id]` is token `id`'s; bias and penalties are applied to them in place. Without a
-    /// mask every token is allowed. A logit of −∞ is a token that is never chosen; one that is
-    /// +∞ or not a number is an error when it is allowed. Draws one number unless greedy.
+    /// The row is changed in place: bias and penalties, and −∞ for what is not allowed. A logit of
+    /// −∞ is a token that is never chosen; one that is +∞ or not a number is an error when it is
+    /// allowed. Draws one number unless greedy.
     #[allow(clippy::too_many_arguments)] // What the draw depends on, and nothing else.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
-        mask: Option<&Mask>,
+        allowed: Allowed<'_>,
         params: &SamplingParams,
         prompt: &[u32],
         output: &[u32],
         rng: &mut Pcg32,
         wanted: Wanted,
     ) -> Result<Sampled, SamplerError> {
-        self.sample_words(logits, mask.map(Mask::words), params, prompt, output, rng, wanted)
+        match allowed {
+            Allowed::All => self.choose(logits, None, None, params, prompt, output, rng, wanted),
+            Allowed::Masked(mask) => {
+                let words = Some(mask.words());
+                self.choose(logits, None, words, params, prompt, output, rng, wanted)
+            }
+            Allowed::Listed(ids) if ids.len() == logits.len() => {
+                self.choose(logits, Some(ids), None, params, prompt, output, rng, wanted)
+            }
+            Allowed::Listed(ids) => {
+                bad_logits(format!("{} tokens are listed, not {}", ids.len(), logits.len()))
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn sample_words(
+    fn choose(
         &mut self,
         logits: &mut [f32],
+        ids: Option<&[u32]>,
         mask: Option<&[u32]>,
         params: &SamplingParams,
         prompt: &[u32],
@@ -127,24 +139,40 @@ impl Sampler {
         rng: &mut Pcg32,
         wanted: Wanted,
     ) -> Result<Sampled, SamplerError> {
-        add_bias(logits, &params.logit_bias)?;
+        add_bias(logits, ids, &params.logit_bias)?;
         if params.has_penalties() {
-            self.penalise(logits, params, prompt, output)?;
+            self.penalise(logits, ids, params, prompt, output)?;
         }
-        let best = best_of(logits, mask)?;
-        let token = if params.is_greedy() {
-            best.id
+        // The whole row's highest logit and sum, while it is whole.
+        let whole = if wanted.removed_mass { Some(self.highest_and_sum(logits)?) } else { None };
+        if let Some(words) = mask {
+            passes::mask_out(self.arch, logits, words);
+        }
+        let highest = self.highest(logits, ids)?;
+        let place = if params.is_greedy() {
+            self.first(logits, highest)
         } else {
             let draw = rng.next_f64();
-            self.weigh(logits, mask, best.logit, params.temperature)?;
-            self.draw(params, draw)
+            self.draw(logits, highest, params, draw)
         };
-        let mut sampled = Sampled { token, ..Sampled::default() };
+        let token = |place: usize| ids.map_or(place as u32, |ids| ids[place]);
+        let mut sampled = Sampled { token: token(place), ..Sampled::default() };
         if let Some(top) = wanted.top_logprobs {
-            self.logprobs(logits, mask, best.logit, top, &mut sampled)?;
+            let changed = mask.is_some() || !params.logit_bias.is_empty() || params.has_penalties();
+            let whole = match wanted.log_sum_exp.filter(|_| !changed) {
+                Some(known) => known,
+                None => f64::from(highest) + self.sum_exp(logits, highest).ln(),
+            };
+            sampled.logprob = Some(f64::from(logits[place]) - whole);
+            let top = self.ranking.likeliest(logits, &self.maxima, top as usize);
+            top.sort_unstable();
+            let logprob = |place: usize| f64::from(logits[place]) - whole;
+            sampled.top =
+                top.iter().map(|rank| (token(rank.place()), logprob(rank.place()))).collect();
         }
-        if wanted.removed_mass {
-            sampled.removed_mass = Some(removed_mass(logits, mask)?);
+        if let Some((most, sum)) = whole {
+            let allowed = self.sum_exp(logits, highest) * f64::from(highest - most).exp();
+            sampled.removed_mass = Some((1.0 - allowed / sum).clamp(0.0, 1.0));
         }
         Ok(sampled)
     }
@@ -152,15 +180,20 @@ impl Sampler {
     fn penalise(
         &mut self,
         logits: &mut [f32],
+        ids: Option<&[u32]>,
         params: &SamplingParams,
         prompt: &[u32],
         output: &[u32],
     ) -> Result<(), SamplerError> {
-        if let Some(id) = prompt.iter().chain(output).find(|id| **id as usize >= logits.len()) {
+        let seen = || prompt.iter().chain(output);
+        if ids.is_none()
+            && let Some(id) = seen().find(|id| **id as usize >= logits.len())
+        {
             return bad_logits(format!("token {id} is outside the {} logits", logits.len()));
         }
-        if self.counts.len() < logits.len() {
-            self.counts.resize(logits.len(), 0);
+        let most = seen().max().map_or(0, |id| *id as usize + 1);
+        if self.counts.len() < most {
+            self.counts.resize(most, 0);
         }
         for (tokens, one) in [(prompt, 0), (output, 1)] {
             for id in tokens {
@@ -171,152 +204,170 @@ impl Sampler {
                 *count = (*count | SEEN) + one;
             }
         }
-        for id in self.touched.drain(..) {
-            let count = std::mem::take(&mut self.counts[id as usize]) & !SEEN;
-            let logit = &mut logits[id as usize];
+        let change = |logit: &mut f32, count: u32| {
             *logit = if *logit > 0.0 {
                 *logit / params.repetition_penalty
             } else {
                 *logit * params.repetition_penalty
             };
+            let count = count & !SEEN;
             if count > 0 {
                 *logit -= params.presence_penalty + params.frequency_penalty * count as f32;
             }
+        };
+        for (id, logit) in ids.unwrap_or(&[]).iter().zip(&mut *logits) {
+            if let Some(&count) = self.counts.get(*id as usize).filter(|count| **count > 0) {
+                change(logit, count);
+            }
+        }
+        for id in self.touched.drain(..) {
+            let count = std::mem::take(&mut self.counts[id as usize]);
+            if ids.is_none() {
+                change(&mut logits[id as usize], count);
+            }
         }
         Ok(())
     }
 
-    /// Fills `candidates` with the allowed tokens and their weights at this temperature.
-    fn weigh(
-        &mut self,
-        logits: &[f32],
-        mask: Option<&[u32]>,
-        highest: f32,
-        temperature: f32,
-    ) -> Result<(), SamplerError> {
-        self.candidates.clear();
-        each_allowed(mask, logits.len(), |id| {
-            let logit = logits[id as usize];
-            let weight = ((logit - highest) / temperature).exp();
-            self.candidates.push(Candidate { id, logit, weight });
-            Ok(())
-        })
+    /// The highest logit, which must be a finite number; and the blocks' maxima.
+    fn highest(&mut self, logits: &[f32], ids: Option<&[u32]>) -> Result<f32, SamplerError> {
+        let numbers = passes::maxima(self.arch, logits, &mut self.maxima);
+        let highest = self.maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if !numbers || highest == f32::INFINITY {
+            let strange = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+            let place = logits.iter().position(strange).unwrap_or(0);
+            let token = ids.map_or(place as u32, |ids| ids[place]);
+            return bad_logits(format!("the logit of token {token} is {}", logits[place]));
+        }
+        if highest == f32::NEG_INFINITY {
+            return bad_logits("no token is left to choose from");
+        }
+        Ok(highest)
     }
 
-    /// The token at `draw` of [0, 1) along the kept candidates in id order.
-    fn draw(&mut self, params: &SamplingParams, draw: f64) -> u32 {
-        let last = self.last_kept(params);
-        let kept = |c: &Candidate| {
-            c.weight > 0.0
-                && c.weight >= params.min_p
-                && last.is_none_or(|last| rank(c, &last) != Ordering::Greater)
-        };
-        let total: f64 =
-            self.candidates.iter().filter(|c| kept(c)).map(|c| f64::from(c.weight)).sum();
-        let target = draw * total;
+    /// The first place with this logit, the highest.
+    fn first(&self, logits: &[f32], highest: f32) -> usize {
+        let block = self.maxima.iter().position(|most| *most == highest).unwrap_or(0);
+        let places = logits.iter().enumerate().skip(block * BLOCK);
+        places.filter(|(_, logit)| **logit == highest).map(|(place, _)| place).next().unwrap_or(0)
+    }
+
+    fn sum_exp(&self, logits: &[f32], highest: f32) -> f64 {
+        passes::sum_exp(self.arch, logits, &self.maxima, highest)
+    }
+
+    fn highest_and_sum(&mut self, logits: &[f32]) -> Result<(f32, f64), SamplerError> {
+        let highest = self.highest(logits, None)?;
+        Ok((highest, self.sum_exp(logits, highest)))
+    }
+
+    /// The place at `draw` of [0, 1) along the kept weights, in the order of places.
+    fn draw(&mut self, logits: &[f32], highest: f32, params: &SamplingParams, draw: f64) -> usize {
+        let kept = self.keep(logits, highest, params);
+        let target = draw * self.sums.iter().sum::<f64>();
         let mut sum = 0.0;
-        let mut token = 0;
-        for c in self.candidates.iter().filter(|c| kept(c)) {
-            sum += f64::from(c.weight);
-            token = c.id;
-            if sum > target {
-                break;
-            }
-        }
-        token
-    }
-
-    /// The least likely candidate that `top_k` and then `top_p` keep; none when they keep all.
-    fn last_kept(&mut self, params: &SamplingParams) -> Option<Candidate> {
-        let k = match params.top_k {
-            0 => self.candidates.len(),
-            k => (k as usize).min(self.candidates.len()),
-        };
-        let cut_k = k < self.candidates.len();
-        let cut_p = params.top_p < 1.0;
-        if !cut_k && !cut_p {
-            return None;
-        }
-        // top_p counts from what top_k keeps; without top_k the whole is known before ranking.
-        let whole: f64 = if cut_k {
-            f64::INFINITY
-        } else {
-            self.candidates.iter().map(|c| f64::from(c.weight)).sum()
-        };
-        let wanted_p = f64::from(params.top_p);
-        for floor in [1e-2, 1e-4, 0.0f32] {
-            self.ranked.clear();
-            let places = self.candidates.iter().enumerate();
-            self.ranked.extend(places.filter(|(_, c)| c.weight >= floor).map(|(i, _)| i as u32));
-            let candidates = &self.candidates;
-            let by_rank =
-                |a: &u32, b: &u32| rank(&candidates[*a as usize], &candidates[*b as usize]);
-            if cut_k {
-                if self.ranked.len() < k {
-                    continue;
-                }
-                if k < self.ranked.len() {
-                    self.ranked.select_nth_unstable_by(k - 1, by_rank);
-                    self.ranked.truncate(k);
-                }
-            }
-            let sum: f64 =
-                self.ranked.iter().map(|i| f64::from(candidates[*i as usize].weight)).sum();
-            let whole = if cut_k { sum } else { whole };
-            if floor > 0.0 && sum < wanted_p * whole {
+        let mut place = 0;
+        for (block, of_block) in self.sums.iter().enumerate() {
+            if sum + of_block <= target {
+                sum += of_block;
                 continue;
             }
-            self.ranked.sort_unstable_by(by_rank);
-            let mut reached = 0.0;
-            let mut last = None;
-            for i in &self.ranked {
-                let c = candidates[*i as usize];
-                reached += f64::from(c.weight);
-                last = Some(c);
-                if cut_p && reached >= wanted_p * whole {
+            let start = block * BLOCK;
+            let end = logits.len().min(start + BLOCK);
+            for (at, &logit) in logits[start..end].iter().enumerate() {
+                let at = start + at;
+                let rank = Rank::new(logit, at);
+                // A place that is cut off may have no weight of this row's.
+                if kept.last.is_none_or(|last| rank <= last) && kept.holds(rank, self.weights[at]) {
+                    sum += f64::from(self.weights[at]);
+                    place = at;
+                    if sum > target {
+                        return place;
+                    }
+                }
+            }
+        }
+        place
+    }
+
+    /// Weighs the row and leaves in `sums` what is kept.
+    fn keep(&mut self, logits: &[f32], highest: f32, params: &SamplingParams) -> Kept {
+        let scale = Scale::new(highest, params.temperature);
+        let k = params.top_k as usize;
+        let cut_k = k > 0 && k < logits.len();
+        let cut_p = params.top_p < 1.0;
+        let wanted = f64::from(params.top_p);
+        let min = params.min_p.max(f32::MIN_POSITIVE);
+        let ranks: &[Rank] = if cut_k {
+            let ranks = self.ranking.likeliest(logits, &self.maxima, k);
+            self.weights.resize(logits.len(), 0.0);
+            let mut whole = 0.0;
+            for rank in &*ranks {
+                let weight = scale.weight(logits[rank.place()]);
+                self.weights[rank.place()] = weight;
+                whole += f64::from(weight);
+            }
+            let count = if cut_p {
+                reach(ranks, |rank| self.weights[rank.place()], wanted * whole)
+            } else {
+                ranks.len()
+            };
+            &ranks[..count]
+        } else {
+            let (weights, sums) = (&mut self.weights, &mut self.sums);
+            passes::weigh(self.arch, logits, &self.maxima, scale, weights, sums);
+            if !cut_p {
+                if params.min_p > 0.0 {
+                    for (weights, sum) in self.weights.chunks(BLOCK).zip(&mut self.sums) {
+                        let kept = weights.iter().filter(|weight| **weight >= min);
+                        *sum = kept.map(|weight| f64::from(*weight)).sum();
+                    }
+                }
+                return Kept { last: None, min };
+            }
+            let wanted = wanted * self.sums.iter().sum::<f64>();
+            let weight = |rank: Rank| self.weights[rank.place()];
+            // Most rows need no more than what is within some nats of the highest.
+            let mut count = 0;
+            for nats in [4.6, 9.2, f32::INFINITY] {
+                let floor = highest - nats * params.temperature;
+                let ranks = self.ranking.at_least(logits, &self.maxima, floor);
+                let sum: f64 = ranks.iter().map(|rank| f64::from(weight(*rank))).sum();
+                if sum >= wanted || nats == f32::INFINITY {
+                    count = reach(ranks, weight, wanted);
                     break;
                 }
             }
-            return last;
+            self.ranking.first(count)
+        };
+        self.sums.clear();
+        self.sums.resize(self.maxima.len(), 0.0);
+        for rank in ranks {
+            let weight = self.weights[rank.place()];
+            if weight >= min {
+                self.sums[rank.place() / BLOCK] += f64::from(weight);
+            }
         }
-        None
-    }
-
-    fn logprobs(
-        &mut self,
-        logits: &[f32],
-        mask: Option<&[u32]>,
-        highest: f32,
-        top: u32,
-        sampled: &mut Sampled,
-    ) -> Result<(), SamplerError> {
-        let mut sum = 0.0f64;
-        self.candidates.clear();
-        each_allowed(mask, logits.len(), |id| {
-            let logit = logits[id as usize];
-            sum += (f64::from(logit) - f64::from(highest)).exp();
-            self.candidates.push(Candidate { id, logit, weight: 0.0 });
-            Ok(())
-        })?;
-        let whole = f64::from(highest) + sum.ln();
-        sampled.logprob = Some(f64::from(logits[sampled.token as usize]) - whole);
-        let top = (top as usize).min(self.candidates.len());
-        if top == 0 {
-            return Ok(());
-        }
-        self.candidates.select_nth_unstable_by(top - 1, rank);
-        self.candidates.truncate(top);
-        self.candidates.sort_unstable_by(rank);
-        let likeliest = self.candidates.iter();
-        sampled.top = likeliest.map(|c| (c.id, f64::from(c.logit) - whole)).collect();
-        Ok(())
+        Kept { last: ranks.iter().max().copied(), min }
     }
 }
 
-fn add_bias(logits: &mut [f32], bias: &[(u32, f32)]) -> Result<(), SamplerError> {
+/// Adds to the logits of these tokens; to those that are listed, where some are.
+fn add_bias(
+    logits: &mut [f32],
+    ids: Option<&[u32]>,
+    bias: &[(u32, f32)],
+) -> Result<(), SamplerError> {
     let len = logits.len();
     for (id, bias) in bias {
-        let Some(logit) = logits.get_mut(*id as usize) else {
+        let place = match ids {
+            Some(ids) => match ids.binary_search(id) {
+                Ok(place) => place,
+                Err(_) => continue,
+            },
+            None => *id as usize,
+        };
+        let Some(logit) = logits.get_mut(place) else {
             return Err(SamplerError::Parameter {
                 name: "logit_bias",
                 message: format!("token {id} is outside the vocabulary of {len}"),
@@ -327,59 +378,22 @@ fn add_bias(logits: &mut [f32], bias: &[(u32, f32)]) -> Result<(), SamplerError>
     Ok(())
 }
 
-/// The likeliest allowed token, the lowest id on ties.
-fn best_of(logits: &[f32], mask: Option<&[u32]>) -> Result<Candidate, SamplerError> {
-    let mut best = Candidate { id: 0, logit: f32::NEG_INFINITY, weight: 1.0 };
-    each_allowed(mask, logits.len(), |id| {
-        let logit = logits[id as usize];
-        if logit > best.logit {
-            best.id = id;
-            best.logit = logit;
-        } else if logit.is_nan() {
-            return bad_logits(format!("the logit of token {id} is not a number"));
-        }
-        Ok(())
-    })?;
-    if best.logit == f32::INFINITY {
-        return bad_logits(format!("the logit of token {} is infinite", best.id));
-    }
-    if best.logit == f32::NEG_INFINITY {
-        return bad_logits("no token is left to choose from");
-    }
-    Ok(best)
-}
-
-/// The share of all tokens' probability that the mask did not allow.
-fn removed_mass(logits: &[f32], mask: Option<&[u32]>) -> Result<f64, SamplerError> {
-    let highest = f64::from(best_of(logits, None)?.logit);
-    let weight = |id: u32| (f64::from(logits[id as usize]) - highest).exp();
-    let mut whole = 0.0;
-    each_allowed(None, logits.len(), |id| {
-        whole += weight(id);
-        Ok(())
-    })?;
-    let mut allowed = 0.0;
-    each_allowed(mask, logits.len(), |id| {
-        allowed += weight(id);
-        Ok(())
-    })?;
-    Ok((1.0 - allowed / whole).clamp(0.0, 1.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The kept tokens with their probabilities, by sorting everything, in double precision.
+    /// The kept tokens with their weights, by sorting everything and adding in that order.
     fn oracle(logits: &[f32], mask: &[u32], params: &SamplingParams) -> Vec<(u32, f64)> {
         let mut ids: Vec<u32> = (0..logits.len() as u32)
             .filter(|i| mask[*i as usize / 32] >> (i % 32) & 1 == 1)
             .collect();
-        ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
-        let highest = logits[ids[0] as usize];
-        let weight =
-            |id: &u32| f64::from(((logits[*id as usize] - highest) / params.temperature).exp());
+        ids.sort_by(|a, b| {
+            let (a_logit, b_logit) = (logits[*a as usize], logits[*b as usize]);
+            b_logit.partial_cmp(&a_logit).unwrap().then(a.cmp(b))
+        });
+        let scale = Scale::new(logits[ids[0] as usize], params.temperature);
+        let weight = |id: &u32| f64::from(scale.weight(logits[*id as usize]));
         if params.top_k > 0 {
             ids.truncate(params.top_k as usize);
         }
@@ -388,14 +402,23 @@ mod tests {
             let mut reached = 0.0;
             let kept = ids.iter().position(|id| {
                 reached += weight(id);
-                reached >= f64::from(params.top_p) * whole * (1.0 - 1e-12)
+                reached >= f64::from(params.top_p) * whole
             });
             ids.truncate(kept.map_or(ids.len(), |last| last + 1));
         }
-        ids.retain(|id| weight(id) >= f64::from(params.min_p));
+        ids.retain(|id| weight(id) > 0.0 && weight(id) >= f64::from(params.min_p));
         ids.sort_unstable();
-        let whole: f64 = ids.iter().map(weight).sum();
-        ids.iter().map(|id| (*id, weight(id) / whole)).collect()
+        ids.iter().map(|id| (*id, weight(id))).collect()
+    }
+
+    /// Rows with many equal logits, and rows with none.
+    fn rows() -> impl Strategy<Value = Vec<f32>> {
+        let few = prop_oneof![(-20..20i32).prop_map(|n| n as f32 / 2.0), Just(-0.0)];
+        prop_oneof![
+            prop::collection::vec(-20.0..20.0f32, 384),
+            prop::collection::vec(few, 384),
+            prop::collection::vec(-0.001..0.001f32, 384),
+        ]
     }
 
     fn masks(words: usize) -> impl Strategy<Value = Vec<u32>> {
@@ -414,32 +437,75 @@ mod tests {
 
     proptest! {
         #[test]
-        fn draws_follow_the_sorted_oracle(
-            logits in prop::collection::vec(-20.0..20.0f32, 160),
-            mask in masks(5),
+        fn draws_are_those_of_the_sorted_row(
+            logits in rows(),
+            mask in masks(12),
             params in parameters(),
             seed in any::<u64>(),
         ) {
             let kept = oracle(&logits, &mask, &params);
+            let whole: f64 = kept.iter().map(|(_, weight)| weight).sum();
+            let list: Vec<u32> =
+                (0..384).filter(|i| mask[*i as usize / 32] >> (i % 32) & 1 == 1).collect();
             let mut sampler = Sampler::new();
             let mut rng = Pcg32::new(seed);
-            for _ in 0..8 {
-                let draw = rng.clone().next_f64();
-                let mut logits = logits.clone();
-                let sampled = sampler
-                    .sample_words(&mut logits, Some(&mask), &params, &[], &[], &mut rng, Wanted::default())
-                    .unwrap();
+            for _ in 0..4 {
+                let target = rng.clone().next_f64() * whole;
                 let mut sum = 0.0;
-                let below = |id: &u32| *id < sampled.token;
-                for (id, p) in &kept {
-                    if below(id) {
-                        sum += p;
-                    }
-                }
-                let own = kept.iter().find(|(id, _)| *id == sampled.token);
-                prop_assert!(own.is_some(), "{} is kept", sampled.token);
-                let own = own.map_or(0.0, |(_, p)| *p);
-                prop_assert!(sum - 1e-6 <= draw && draw <= sum + own + 1e-6, "{sum} {draw} {own}");
+                let expected = kept.iter().find(|(_, weight)| {
+                    sum += weight;
+                    sum > target
+                });
+                let mut again = rng.clone();
+                let wanted = Wanted::default();
+                let mut row = logits.clone();
+                let sampled = sampler
+                    .choose(&mut row, None, Some(&mask), &params, &[], &[], &mut rng, wanted)
+                    .unwrap();
+                prop_assert_eq!(Some(sampled.token), expected.map(|(id, _)| *id));
+                let mut few: Vec<f32> = list.iter().map(|id| logits[*id as usize]).collect();
+                let listed = sampler
+                    .sample(&mut few, Allowed::Listed(&list), &params, &[], &[], &mut again, wanted)
+                    .unwrap();
+                prop_assert_eq!(listed, sampled);
+            }
+        }
+
+        #[test]
+        fn a_list_is_its_mask(
+            logits in rows(),
+            mask in masks(12),
+            params in parameters(),
+            greedy in any::<bool>(),
+            tokens in prop::collection::vec(0..384u32, 0..30),
+            seed in any::<u64>(),
+        ) {
+            let params = SamplingParams {
+                temperature: if greedy { 0.0 } else { params.temperature },
+                repetition_penalty: 1.3,
+                presence_penalty: 0.2,
+                frequency_penalty: 0.1,
+                logit_bias: vec![(5, 3.0), (100, -2.0), (5, 1.0)],
+                ..params
+            };
+            let wanted = Wanted { top_logprobs: Some(3), ..Wanted::default() };
+            let list: Vec<u32> =
+                (0..384).filter(|i| mask[*i as usize / 32] >> (i % 32) & 1 == 1).collect();
+            let (prompt, output) = tokens.split_at(tokens.len() / 2);
+            let mut sampler = Sampler::new();
+            let (mut one, mut other) = (Pcg32::new(seed), Pcg32::new(seed));
+            let mut row = logits.clone();
+            let dense = sampler
+                .choose(&mut row, None, Some(&mask), &params, prompt, output, &mut one, wanted)
+                .unwrap();
+            let mut few: Vec<f32> = list.iter().map(|id| logits[*id as usize]).collect();
+            let listed = sampler
+                .sample(&mut few, Allowed::Listed(&list), &params, prompt, output, &mut other, wanted)
+                .unwrap();
+            prop_assert_eq!(dense.token, listed.token);
+            for ((id, p), (other, q)) in dense.top.iter().zip(&listed.top) {
+                prop_assert_eq!(id, other);
+                prop_assert!((p - q).abs() < 1e-12);
             }
         }
 
@@ -450,9 +516,10 @@ mod tests {
             top in 0..170u32,
         ) {
             let params = SamplingParams::default();
-            let wanted = Wanted { top_logprobs: Some(top), removed_mass: true };
+            let wanted =
+                Wanted { top_logprobs: Some(top), removed_mass: true, log_sum_exp: None };
             let sampled = Sampler::new()
-                .sample_words(&mut logits.clone(), Some(&mask), &params, &[], &[], &mut Pcg32::new(0), wanted)
+                .choose(&mut logits.clone(), None, Some(&mask), &params, &[], &[], &mut Pcg32::new(0), wanted)
                 .unwrap();
             let allowed = |id: usize| mask[id / 32] >> (id % 32) & 1 == 1;
             let mass = |only: bool| -> f64 {
@@ -477,8 +544,16 @@ mod tests {
         params: &SamplingParams,
         rng: &mut Pcg32,
     ) -> Result<Sampled, SamplerError> {
-        let wanted = Wanted { top_logprobs: Some(2), removed_mass: false };
-        Sampler::new().sample(&mut logits.to_vec(), None, params, &[1, 1], &[2, 2, 0], rng, wanted)
+        let wanted = Wanted { top_logprobs: Some(2), ..Wanted::default() };
+        Sampler::new().sample(
+            &mut logits.to_vec(),
+            Allowed::All,
+            params,
+            &[1, 1],
+            &[2, 2, 0],
+            rng,
+            wanted,
+        )
     }
 
     #[test]
@@ -520,9 +595,17 @@ mod tests {
         let mut sampler = Sampler::new();
         for _ in 0..2 {
             logits = [2.0, 4.0, -3.0, -2.0];
-            let wanted = Wanted { top_logprobs: Some(0), removed_mass: false };
+            let wanted = Wanted { top_logprobs: Some(0), ..Wanted::default() };
             let sampled = sampler
-                .sample(&mut logits, None, &params, &[1, 1], &[2, 2, 0], &mut Pcg32::new(0), wanted)
+                .sample(
+                    &mut logits,
+                    Allowed::All,
+                    &params,
+                    &[1, 1],
+                    &[2, 2, 0],
+                    &mut Pcg32::new(0),
+                    wanted,
+                )
                 .unwrap();
             assert_eq!(sampled.token, 3);
             let whole: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
