@@ -16,6 +16,11 @@ pub trait TokenConstraint: Send + std::fmt::Debug {
     /// token spells.
     fn mask(&mut self, remaining: Option<u32>) -> Result<Mask, ConstrainError>;
 
+    /// The mask where it is known or takes microseconds; `None` where it takes longer.
+    fn quick_mask(&mut self, remaining: Option<u32>) -> Result<Option<Mask>, ConstrainError> {
+        self.mask(remaining).map(Some)
+    }
+
     /// Takes a token. A token that the grammar does not allow is an error and changes nothing.
     fn advance(&mut self, token: u32) -> Result<(), ConstrainError>;
 

@@ -42,8 +42,8 @@ impl Compiler {
             }
             match job {
                 Job::Check(grammar, resolver) => resolver.resolve(self.compile(grammar)),
-                Job::Sequence(sequence, _) if sequence.outbox.is_cancelled() => {
-                    self.shared.counters.cancelled.add(1);
+                Job::Sequence(sequence, _) if sequence.is_gone() => {
+                    self.shared.counters.cancelled.add(1 + sequence.others.len());
                 }
                 Job::Sequence(mut sequence, grammar) => match self.compile(grammar) {
                     Ok(compiled) => {
@@ -52,8 +52,7 @@ impl Compiler {
                         drop(self.commands.send(Command::Submit(sequence)));
                     }
                     Err(error) => {
-                        self.shared.counters.failed.add(1);
-                        sequence.outbox.fail(error);
+                        self.shared.counters.failed.add(sequence.fail(&error));
                     }
                 },
             }

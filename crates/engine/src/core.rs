@@ -16,6 +16,7 @@ use crate::compiler::{Compiler, Job};
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::grammar_cache::GrammarCache;
+use crate::masks::MaskThread;
 use crate::outbox::{Batch, Outbox};
 use crate::promise::promise;
 use crate::request::Request;
@@ -137,8 +138,9 @@ impl EngineCore {
         let (alive, ended) = bounded(0);
         let vocab_size = forward.vocab_size().min(table.len());
         let policy = Policy { parallel: options.parallel, prefill_chunk: options.prefill_chunk };
+        let (masks, find_masks) = MaskThread::new();
         let scheduler =
-            Scheduler::new(forward, pool, Arc::clone(&table), Arc::clone(&shared), policy);
+            Scheduler::new(forward, pool, Arc::clone(&table), Arc::clone(&shared), masks, policy);
         let grammars = Arc::new(GrammarCache::new(options.grammar_cache_bytes));
         let compiler = Compiler {
             table: Arc::clone(&table),
@@ -159,6 +161,7 @@ impl EngineCore {
                 drop(alive);
             }),
         )?;
+        spawn("tinyllm-masks", Box::new(find_masks))?;
         spawn("tinyllm-grammar", Box::new(move || compiler.run(&job_inbox)))?;
         Ok(Self {
             table,

@@ -7,7 +7,7 @@
 //! makes batching, chunked prefill, the prefix cache and preemption invisible in the output.
 
 use tinyllm_kernels::{KvPool, KvShape};
-use tinyllm_model::{Feed, Model, PackedModel};
+use tinyllm_model::{Feed, Model, Outputs, PackedModel};
 
 use crate::error::EngineError;
 
@@ -22,12 +22,17 @@ pub trait Forward: Send {
     /// What a page of the pool must hold.
     fn kv_shape(&self) -> KvShape;
 
-    /// Computes the feeds and stores their keys and values. Gives the logits each feed asks for, in
-    /// order; empty for those that ask for none.
+    /// Computes the feeds and stores their keys and values. Clears `outputs`, then gives each feed
+    /// what it asks for, in order; asks what is deferred when the layers are done.
     ///
     /// # Errors
     /// Whatever fails the whole step: all its sequences then end with the error.
-    fn step(&mut self, feeds: &[Feed<'_>], pool: &KvPool) -> Result<Vec<Vec<f32>>, EngineError>;
+    fn step(
+        &mut self,
+        feeds: &[Feed<'_>],
+        pool: &KvPool,
+        outputs: &mut Outputs,
+    ) -> Result<(), EngineError>;
 }
 
 /// Both of the model crate's paths have the same methods.
@@ -50,8 +55,9 @@ macro_rules! forward {
                 &mut self,
                 feeds: &[Feed<'_>],
                 pool: &KvPool,
-            ) -> Result<Vec<Vec<f32>>, EngineError> {
-                Ok(<$model>::step(self, feeds, pool)?)
+                outputs: &mut Outputs,
+            ) -> Result<(), EngineError> {
+                Ok(self.step_into(feeds, pool, outputs)?)
             }
         }
     )*};

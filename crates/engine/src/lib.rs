@@ -17,6 +17,7 @@ mod forward;
 mod free_forward;
 mod grammar_cache;
 mod held_back;
+mod masks;
 mod outbox;
 mod prefix_cache;
 mod promise;
@@ -24,6 +25,7 @@ mod request;
 mod scheduler;
 mod sequence;
 mod stats;
+mod step;
 mod template_json;
 mod token_table;
 

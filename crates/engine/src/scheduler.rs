@@ -8,6 +8,9 @@
 //! always goes on, and nobody waits for ever. Sequences whose reader is slow are passed over, give
 //! up their pages before all others, and count towards no limit.
 //!
+//! A family (see [`crate::sequence`]) is one sequence here until its first choice; then the others
+//! wait before everybody else, with pages that are given up before anybody's who runs.
+//!
 //! Nothing here can change a sequence's output: logits depend on the sequence alone (see
 //! [`Forward`]), and so do its generator, its constraint and its text.
 
@@ -15,17 +18,18 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use tinyllm_kernels::KvPool;
-use tinyllm_model::{Feed, Logits};
+use tinyllm_model::Outputs;
 use tinyllm_sampler::Sampler;
 
 use crate::error::EngineError;
 use crate::forward::Forward;
+use crate::masks::MaskThread;
 use crate::prefix_cache::PrefixCache;
-use crate::sequence::{SeqId, Sequence};
+use crate::sequence::{Patience, SeqId, Sequence};
 use crate::stats::Counters;
 use crate::token_table::TokenTable;
 
@@ -36,7 +40,7 @@ const CHUNK_TARGET: Duration = Duration::from_millis(50);
 /// How long a chunk may take when nobody decodes: a cancellation waits for its end.
 const CHUNK_TARGET_ALONE: Duration = Duration::from_millis(200);
 /// Bounds of the chunk that is measured out in time.
-const CHUNK_MIN: usize = 16;
+pub(crate) const CHUNK_MIN: usize = 16;
 const CHUNK_MAX: usize = 512;
 /// The first chunk, before anything was measured.
 const CHUNK_FIRST: usize = 64;
@@ -66,24 +70,26 @@ pub(crate) struct Policy {
 // Sequences move between the queues and the compiler's thread; a box moves as a pointer.
 #[allow(clippy::vec_box)]
 pub(crate) struct Scheduler {
-    forward: Box<dyn Forward>,
-    pool: Arc<KvPool>,
-    table: Arc<TokenTable>,
-    shared: Arc<Shared>,
+    pub(crate) forward: Box<dyn Forward>,
+    pub(crate) pool: Arc<KvPool>,
+    pub(crate) table: Arc<TokenTable>,
+    pub(crate) shared: Arc<Shared>,
     policy: Policy,
-    cache: PrefixCache,
-    sampler: Sampler,
-    waiting: VecDeque<Box<Sequence>>,
+    pub(crate) cache: PrefixCache,
+    pub(crate) masks: MaskThread,
+    pub(crate) sampler: Sampler,
+    pub(crate) outputs: Outputs,
+    pub(crate) waiting: VecDeque<Box<Sequence>>,
     /// In order of admission.
-    running: Vec<Box<Sequence>>,
+    pub(crate) running: Vec<Box<Sequence>>,
     /// Prompt tokens computed per second, as last measured.
-    prefill_rate: f64,
+    pub(crate) prefill_rate: f64,
 }
 
 /// A sequence's share of the step to come.
-struct Row {
-    id: SeqId,
-    count: usize,
+pub(crate) struct Row {
+    pub(crate) id: SeqId,
+    pub(crate) count: usize,
 }
 
 impl Scheduler {
@@ -92,8 +98,10 @@ impl Scheduler {
         pool: Arc<KvPool>,
         table: Arc<TokenTable>,
         shared: Arc<Shared>,
+        masks: MaskThread,
         policy: Policy,
     ) -> Self {
+        let outputs = table.outputs();
         shared.counters.pages_total.set(pool.capacity());
         Self {
             forward,
@@ -102,7 +110,9 @@ impl Scheduler {
             shared,
             policy,
             cache: PrefixCache::new(),
+            masks,
             sampler: Sampler::new(),
+            outputs,
             waiting: VecDeque::new(),
             running: Vec::new(),
             prefill_rate: 0.0,
@@ -158,7 +168,8 @@ impl Scheduler {
     fn report(&self) {
         let counters = &self.shared.counters;
         counters.running.set(self.running.len());
-        counters.waiting.set(self.waiting.len());
+        let carried = self.running.iter().chain(&self.waiting).map(|s| s.others.len());
+        counters.waiting.set(self.waiting.len() + carried.sum::<usize>());
         counters.pages_used.set(self.pool.used());
         counters.pages_cached.set(self.cache.len());
     }
@@ -166,7 +177,8 @@ impl Scheduler {
     /// Removes what has ended or was cancelled.
     fn sweep(&mut self) {
         let counters = &self.shared.counters;
-        let ended = |sequence: &Sequence| {
+        let mut ended = |sequence: &mut Box<Sequence>| {
+            counters.cancelled.add(sequence.drop_cancelled());
             if sequence.is_finished() {
                 counters.finished.add(1);
                 true
@@ -177,14 +189,33 @@ impl Scheduler {
                 false
             }
         };
-        self.waiting.retain(|sequence| !ended(sequence));
-        let mut gone = self.running.extract_if(.., |sequence| ended(sequence)).collect::<Vec<_>>();
+        let mut gone: Vec<_> = self.running.extract_if(.., &mut ended).collect();
+        // (A deque has no such method.)
+        let waiting = std::mem::take(&mut self.waiting);
+        for mut sequence in waiting {
+            if ended(&mut sequence) {
+                gone.push(sequence);
+            } else {
+                self.waiting.push_back(sequence);
+            }
+        }
         for sequence in &mut gone {
             self.give_back(sequence);
+            self.waiting_first(sequence.orphans());
         }
     }
 
-    fn give_back(&mut self, sequence: &mut Sequence) {
+    /// Puts sequences before those that wait, in their order.
+    pub(crate) fn waiting_first(
+        &mut self,
+        sequences: impl IntoIterator<Item = Box<Sequence>, IntoIter: DoubleEndedIterator>,
+    ) {
+        for sequence in sequences.into_iter().rev() {
+            self.waiting.push_front(sequence);
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, sequence: &mut Sequence) {
         if let Err(error) = sequence.drop_pages(&self.pool) {
             sequence.outbox.fail(error);
         }
@@ -209,55 +240,58 @@ impl Scheduler {
                     self.waiting.push_front(sequence);
                     break;
                 }
-                Err(error) => self.fail(sequence, error),
+                Err(error) => self.fail(sequence, &error),
             }
         }
-        while let Some(sequence) = passed.pop_back() {
-            self.waiting.push_front(sequence);
-        }
+        self.waiting_first(passed);
     }
 
     /// Finds cached pages for a sequence and sees whether there are free ones for the rest. False:
     /// not yet.
     fn prepare(&mut self, sequence: &mut Sequence) -> Result<bool, EngineError> {
-        sequence.settle(&self.table)?;
+        sequence.settle(&self.table, Patience::Little)?;
         self.shared.counters.count(sequence.take_counts());
         if sequence.is_finished() {
             return Ok(true);
         }
         sequence.reuse(&mut self.cache, &self.pool)?;
-        let missing = sequence.pages_missing(sequence.pending().len());
+        let missing = sequence.pages_missing(sequence.pending().len(), &self.pool);
         let has_room = |scheduler: &Self| {
             let free = scheduler.pool.free();
             missing <= free || missing <= free + scheduler.cache.evictable(&scheduler.pool)
         };
         // With nothing else running the pool is the sequence's: its limit fits the pool.
         while !has_room(self) && !self.running.is_empty() {
-            if self.slow_holder().is_none() {
+            if self.slow_holder().is_none() && self.waiting_holder().is_none() {
                 sequence.drop_pages(&self.pool)?;
                 return Ok(false);
             }
             self.preempt()?;
         }
-        if sequence.note_admission() {
-            self.shared.counters.prompt_tokens.add(sequence.prompt_len());
-        }
-        self.shared.counters.cached_tokens.add(sequence.note_cached());
+        self.note_admission(sequence);
         Ok(true)
     }
 
-    fn fail(&mut self, mut sequence: Box<Sequence>, error: EngineError) {
-        self.shared.counters.failed.add(1);
-        sequence.outbox.fail(error);
+    /// Counts a sequence's prompt, the first time, and what of it was found computed.
+    pub(crate) fn note_admission(&self, sequence: &mut Sequence) {
+        let counters = &self.shared.counters;
+        if sequence.note_admission() {
+            counters.prompt_tokens.add(sequence.prompt_len());
+        }
+        counters.cached_tokens.add(sequence.note_cached());
+    }
+
+    fn fail(&mut self, mut sequence: Box<Sequence>, error: &EngineError) {
+        self.shared.counters.failed.add(sequence.fail(error));
         self.give_back(&mut sequence);
     }
 
-    fn find(&self, id: SeqId) -> Option<usize> {
+    pub(crate) fn find(&self, id: SeqId) -> Option<usize> {
         self.running.iter().position(|s| s.id == id)
     }
 
     /// Takes a running sequence out with an error.
-    fn fail_running(&mut self, id: SeqId, error: EngineError) {
+    pub(crate) fn fail_running(&mut self, id: SeqId, error: &EngineError) {
         if let Some(at) = self.find(id) {
             let sequence = self.running.remove(at);
             self.fail(sequence, error);
@@ -287,7 +321,7 @@ impl Scheduler {
             let pending = match self.skip_ahead(id) {
                 Ok(pending) => pending,
                 Err(error) => {
-                    self.fail_running(id, error);
+                    self.fail_running(id, &error);
                     continue;
                 }
             };
@@ -332,7 +366,7 @@ impl Scheduler {
             }
             Ok(_) => false,
             Err(error) => {
-                self.fail_running(id, error);
+                self.fail_running(id, &error);
                 false
             }
         }
@@ -345,12 +379,11 @@ impl Scheduler {
             let Some(at) = self.find(id) else {
                 return Ok(false);
             };
-            if self.running[at].pages_missing(count) == 0 {
+            if self.running[at].pages_missing(count, &self.pool) == 0 {
                 return Ok(true);
             }
             if self.pool.free() > 0 {
-                let page = self.pool.allocate()?;
-                self.running[at].add_page(page);
+                self.running[at].add_page(&self.pool)?;
             } else if self.cache.evict(&self.pool)? {
                 self.shared.counters.evictions.add(1);
             } else {
@@ -364,8 +397,18 @@ impl Scheduler {
         self.running.iter().rposition(|s| !s.pages().is_empty() && s.outbox.is_full())
     }
 
-    /// Takes the pages of the newest sequence, those with slow readers first.
+    /// The last of those that wait with pages: of a family that has just forked.
+    fn waiting_holder(&self) -> Option<usize> {
+        self.waiting.iter().rposition(|s| !s.pages().is_empty())
+    }
+
+    /// Takes the pages of one that waits with some, or of the newest sequence, those with slow
+    /// readers first.
     fn preempt(&mut self) -> Result<(), EngineError> {
+        if let Some(at) = self.waiting_holder() {
+            self.shared.counters.preemptions.add(1);
+            return self.waiting[at].drop_pages(&self.pool);
+        }
         let newest = || self.running.iter().rposition(|s| !s.pages().is_empty());
         let Some(at) = self.slow_holder().or_else(newest) else {
             return Err(EngineError::Internal("no page is left and nobody holds one".to_owned()));
@@ -375,67 +418,6 @@ impl Scheduler {
         self.shared.counters.preemptions.add(1);
         self.waiting.push_front(sequence);
         Ok(())
-    }
-
-    /// Runs the forward pass over the rows and chooses the tokens.
-    fn step(&mut self, rows: &[Row]) {
-        let mut feeds = Vec::with_capacity(rows.len());
-        let mut order = Vec::with_capacity(rows.len());
-        for row in rows {
-            let Some(at) = self.find(row.id) else { continue };
-            let sequence = &self.running[at];
-            let pending = sequence.pending();
-            order.push(at);
-            feeds.push(Feed {
-                tokens: &pending[..row.count],
-                position: sequence.computed(),
-                pages: sequence.pages(),
-                logits: if row.count < pending.len() {
-                    Logits::None
-                } else {
-                    sequence.allowed().map_or(Logits::Last, Logits::Only)
-                },
-            });
-        }
-        let tokens: usize = feeds.iter().map(|f| f.tokens.len()).sum();
-        let started = Instant::now();
-        let forward = &mut self.forward;
-        let pool = &self.pool;
-        let result = caught(|| forward.step(&feeds, pool));
-        if tokens >= 2 * CHUNK_MIN {
-            self.prefill_rate = tokens as f64 / started.elapsed().as_secs_f64().max(1e-6);
-        }
-        drop(feeds);
-        let counters = &self.shared.counters;
-        counters.steps.add(1);
-        counters.forward_tokens.add(tokens);
-        let logits = match result {
-            Ok(logits) => logits,
-            Err(error) => {
-                for row in rows {
-                    self.fail_running(row.id, error.clone());
-                }
-                return;
-            }
-        };
-        let mut failed = Vec::new();
-        for ((row, at), logits) in rows.iter().zip(order).zip(logits) {
-            let sequence = &mut self.running[at];
-            let outcome = sequence.advance(row.count, &mut self.cache, &self.pool).and_then(|()| {
-                if logits.is_empty() {
-                    return Ok(());
-                }
-                caught(|| sequence.choose(logits, &mut self.sampler, &self.table))
-            });
-            let counts = self.running[at].take_counts();
-            counters.count(counts);
-            if let Err(error) = outcome {
-                failed.push((row.id, error));
-            }
-        }
-        for (id, error) in failed {
-            self.fail_running(id, error);
-        }
     }
 }
 

@@ -7,17 +7,23 @@
 //!
 //! Where the grammar allows a single token nothing is computed to choose it: it is taken at once,
 //! with one random draw as if it had been sampled and a log-probability of 0, and goes through the
-//! layers with the tokens after it.
+//! layers with the tokens after it. (When what is allowed is found only while the layers run, see
+//! [`crate::masks`], it is taken after them.)
+//!
+//! Sequences that share a prompt are a family: the first carries the others until its first choice.
+//! There they fork: the others take references to its pages and choose from the same logits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tinyllm_constrain::{CompiledGrammar, ConstraintOptions, Mask, TokenConstraint};
+use tinyllm_constrain::{CompiledGrammar, ConstraintOptions, TokenConstraint};
 use tinyllm_kernels::{KvPool, PAGE_POSITIONS, PageId};
+use tinyllm_model::{Logits, Output};
 use tinyllm_sampler::{Allowed, Pcg32, Sampler, SamplingParams, Wanted};
 
 use crate::error::EngineError;
 use crate::held_back::{HeldBack, Released};
+use crate::masks::{Choices, Coming, Found, MaskThread};
 use crate::outbox::{Batch, Outbox};
 use crate::prefix_cache::{NodeId, PrefixCache, ROOT};
 use crate::request::{Finish, FinishReason, Logprobs, Request};
@@ -49,15 +55,9 @@ impl Drop for Ticket {
 
 struct Constraint {
     walk: Box<dyn TokenConstraint>,
-    /// What may come next; `None` until asked for.
-    mask: Option<Mask>,
-    /// The tokens of `mask` when they are few enough that only their logits are computed.
-    allowed: Option<Vec<u32>>,
+    /// What may come next; `None` until it is found.
+    choices: Option<Choices>,
 }
-
-/// Up to this many allowed tokens the head computes theirs alone: beyond, whole tiles of rows are
-/// about as fast.
-const SPARSE_HEAD_MAX: u32 = 4096;
 
 /// See the module's documentation.
 #[allow(clippy::struct_excessive_bools)] // Independent switches of the request, and one state.
@@ -91,7 +91,19 @@ pub(crate) struct Sequence {
     finished: bool,
     /// Not reported yet.
     counts: Counts,
+    /// The rest of the family, until the first choice.
+    #[allow(clippy::vec_box)] // They move on between queues, as pointers.
+    pub(crate) others: Vec<Box<Sequence>>,
     _ticket: Ticket,
+}
+
+/// How long a sequence may take to find out what may come next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    /// As long as it takes.
+    All,
+    /// Microseconds.
+    Little,
 }
 
 /// Tokens chosen, and those among them that were the only ones allowed.
@@ -133,20 +145,82 @@ impl Sequence {
             text: HeldBack::new(&request.stop),
             finished: false,
             counts: Counts::default(),
+            others: Vec::new(),
             _ticket: ticket,
         }
     }
 
-    /// Binds the sequence to its grammar.
+    /// Binds the family to its grammar.
     pub(crate) fn constrain(&mut self, grammar: &Arc<CompiledGrammar>) {
         let options = ConstraintOptions { close_within_budget: self.close_within_budget };
-        self.constraint =
-            Some(Constraint { walk: grammar.constraint(options), mask: None, allowed: None });
+        let walk = grammar.constraint(options);
+        for other in &mut self.others {
+            other.constraint = Some(Constraint { walk: walk.fork(), choices: None });
+        }
+        self.constraint = Some(Constraint { walk, choices: None });
     }
 
-    /// The only tokens whose logits are needed, when they are few.
-    pub(crate) fn allowed(&self) -> Option<&[u32]> {
-        self.constraint.as_ref()?.allowed.as_deref()
+    /// Ends the family with an error. Gives how many they were.
+    pub(crate) fn fail(&self, error: &EngineError) -> usize {
+        for other in &self.others {
+            other.outbox.fail(error.clone());
+        }
+        self.outbox.fail(error.clone());
+        1 + self.others.len()
+    }
+
+    /// Whether all of the family are cancelled.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.outbox.is_cancelled() && self.others.iter().all(|other| other.outbox.is_cancelled())
+    }
+
+    /// Takes out the others that are cancelled, and gives how many they were.
+    pub(crate) fn drop_cancelled(&mut self) -> usize {
+        let before = self.others.len();
+        self.others.retain(|other| !other.outbox.is_cancelled());
+        before - self.others.len()
+    }
+
+    /// The others as a family of their own, when this one ends before its first choice.
+    pub(crate) fn orphans(&mut self) -> Option<Box<Self>> {
+        let mut others = std::mem::take(&mut self.others).into_iter();
+        let mut first = others.next()?;
+        first.others = others.collect();
+        Some(first)
+    }
+
+    /// The logits that the next choice takes, when [`Self::find_choices`] gave nothing.
+    pub(crate) fn wanted(&self) -> Logits<'_> {
+        match &self.constraint {
+            Some(Constraint { choices: Some(choices), .. }) => choices.logits(),
+            None if self.is_plain() => Logits::Best,
+            _ => Logits::Last,
+        }
+    }
+
+    /// Whether the likeliest token is all there is to know.
+    fn is_plain(&self) -> bool {
+        self.sampling.takes_the_likeliest() && self.logprobs.is_none()
+    }
+
+    /// When it is not known yet what may come next: has it found on the thread. The constraint is
+    /// gone until [`Self::found`].
+    pub(crate) fn find_choices(&mut self, thread: &MaskThread) -> Option<Coming> {
+        let Constraint { walk, .. } = self.constraint.take_if(|c| c.choices.is_none())?;
+        Some(thread.find(walk, self.remaining(), self.removed_mass))
+    }
+
+    /// Takes the constraint back with what was found.
+    pub(crate) fn found(&mut self, coming: Coming) -> Result<(), EngineError> {
+        let lost = || EngineError::Internal("the thread that finds masks is gone".to_owned());
+        let Found { walk, choices } = coming.wait().ok_or_else(lost)?;
+        self.constraint = Some(Constraint { walk, choices: Some(choices?) });
+        Ok(())
+    }
+
+    /// Tokens the output may still take.
+    fn remaining(&self) -> u32 {
+        (self.limit - self.tokens.len()) as u32
     }
 
     /// Tokens the forward pass must see before one can be chosen; not empty unless finished.
@@ -170,13 +244,49 @@ impl Sequence {
         self.finished
     }
 
-    /// Pages that `pending` needs beyond those the sequence has.
-    pub(crate) fn pages_missing(&self, tokens: usize) -> usize {
-        (self.computed + tokens).div_ceil(PAGE_POSITIONS).saturating_sub(self.pages.len())
+    /// Pages that so many further tokens need beyond those the sequence has, a copy of a partly
+    /// full one that is shared among them.
+    pub(crate) fn pages_missing(&self, tokens: usize, pool: &KvPool) -> usize {
+        let needed = (self.computed + tokens).div_ceil(PAGE_POSITIONS);
+        needed.saturating_sub(self.pages.len()) + usize::from(self.shares_last_page(pool))
     }
 
-    pub(crate) fn add_page(&mut self, page: PageId) {
-        self.pages.push(page);
+    /// Whether the next position is in a page that another sequence of the family has too.
+    fn shares_last_page(&self, pool: &KvPool) -> bool {
+        let page = self.pages.get(self.computed / PAGE_POSITIONS);
+        page.is_some_and(|page| pool.references(*page) > 1)
+    }
+
+    /// Takes one free page: for the copy of a shared one, or for further positions.
+    pub(crate) fn add_page(&mut self, pool: &KvPool) -> Result<(), EngineError> {
+        if self.shares_last_page(pool) {
+            let page = &mut self.pages[self.computed / PAGE_POSITIONS];
+            *page = pool.make_unique(*page)?;
+        } else {
+            self.pages.push(pool.allocate()?);
+        }
+        Ok(())
+    }
+
+    /// Forks off a sequence that is about to make its first choice: refers to its pages, copying
+    /// none. Settles; when the two have not the same tokens then, it takes nothing.
+    pub(crate) fn fork_from(
+        &mut self,
+        first: &Self,
+        pool: &KvPool,
+        table: &TokenTable,
+    ) -> Result<bool, EngineError> {
+        self.settle(table, Patience::All)?;
+        if self.finished || self.tokens != first.tokens {
+            return Ok(false);
+        }
+        for &page in &first.pages {
+            pool.retain(page)?;
+            self.pages.push(page);
+        }
+        self.computed = first.computed;
+        self.cached_to = first.cached_to;
+        Ok(true)
     }
 
     /// Takes pages from the cache for as much of `pending` as it has, but for the last token,
@@ -255,9 +365,15 @@ impl Sequence {
     }
 
     /// Goes on until logits are needed or the sequence has ended: takes every token that is the
-    /// only one allowed.
-    pub(crate) fn settle(&mut self, table: &TokenTable) -> Result<(), EngineError> {
+    /// only one allowed. With little patience it stops, too, where finding out what is allowed takes
+    /// long.
+    pub(crate) fn settle(
+        &mut self,
+        table: &TokenTable,
+        patience: Patience,
+    ) -> Result<(), EngineError> {
         while !self.finished {
+            let remaining = self.remaining();
             let Some(constraint) = &mut self.constraint else {
                 break;
             };
@@ -265,11 +381,15 @@ impl Sequence {
                 self.finish(FinishReason::Stop);
                 break;
             }
-            let mask = constraint.walk.mask(Some((self.limit - self.tokens.len()) as u32))?;
-            let Some(token) = mask.single().filter(|_| !self.removed_mass) else {
-                let sparse = !self.removed_mass && mask.allowed() <= SPARSE_HEAD_MAX;
-                constraint.allowed = sparse.then(|| mask.iter().collect());
-                constraint.mask = Some(mask);
+            if constraint.choices.is_none() {
+                let mask = match patience {
+                    Patience::All => Some(constraint.walk.mask(Some(remaining))?),
+                    Patience::Little => constraint.walk.quick_mask(Some(remaining))?,
+                };
+                let whole_row = self.removed_mass;
+                constraint.choices = mask.map(|mask| Choices::new(mask, whole_row));
+            }
+            let Some(token) = constraint.choices.as_ref().and_then(Choices::forced) else {
                 break;
             };
             self.counts.forced += 1;
@@ -286,38 +406,37 @@ impl Sequence {
         Ok(())
     }
 
-    /// Chooses a token from the logits after all pending tokens (those of [`Self::allowed`], or the
-    /// whole row), then settles.
+    /// Chooses a token from what a step gave for [`Self::wanted`], then settles. Where it gave
+    /// nothing there was nothing to choose.
     pub(crate) fn choose(
         &mut self,
-        mut logits: Vec<f32>,
+        output: Output<'_>,
         sampler: &mut Sampler,
         table: &TokenTable,
     ) -> Result<(), EngineError> {
+        let (logits, log_sum_exp) = match output {
+            Output::Best(token) => {
+                self.take(token, None, table)?;
+                return self.settle(table, Patience::Little);
+            }
+            Output::Row { logits, log_sum_exp } => (logits, log_sum_exp),
+            Output::Few(logits) => (logits, None),
+            Output::Nothing | Output::Rows(_) => return self.settle(table, Patience::Little),
+        };
         let (prompt, output) = self.tokens.split_at(self.prompt_len);
-        let wanted = Wanted {
-            top_logprobs: self.logprobs.map(|n| n as u32),
-            removed_mass: self.removed_mass,
-            log_sum_exp: None,
-        };
-        let constraint = self.constraint.as_ref();
-        let allowed = match constraint.map(|c| (c.allowed.as_deref(), c.mask.as_ref())) {
-            Some((Some(ids), _)) => Allowed::Listed(ids),
-            Some((None, Some(mask))) => Allowed::Masked(mask),
-            _ => Allowed::All,
-        };
-        if !matches!(allowed, Allowed::Listed(_)) {
-            table.suppress(&mut logits);
-        }
+        let top_logprobs = self.logprobs.map(|n| n as u32);
+        let wanted = Wanted { top_logprobs, removed_mass: self.removed_mass, log_sum_exp };
+        let choices = self.constraint.as_ref().and_then(|c| c.choices.as_ref());
+        let allowed = choices.map_or(Allowed::All, Choices::allowed);
         let (params, rng) = (&self.sampling, &mut self.rng);
-        let sampled = sampler.sample(&mut logits, allowed, params, prompt, output, rng, wanted)?;
+        let sampled = sampler.sample(logits, allowed, params, prompt, output, rng, wanted)?;
         let logprobs = sampled.logprob.map(|logprob| Logprobs {
             logprob,
             top: sampled.top,
             removed_mass: sampled.removed_mass,
         });
         self.take(sampled.token, logprobs, table)?;
-        self.settle(table)
+        self.settle(table, Patience::Little)
     }
 
     /// Appends a chosen token and sends out what it makes certain.
@@ -332,8 +451,7 @@ impl Sequence {
         let mut done = false;
         if let Some(constraint) = &mut self.constraint {
             constraint.walk.advance(token)?;
-            constraint.mask = None;
-            constraint.allowed = None;
+            constraint.choices = None;
             done = constraint.walk.is_done();
         }
         if table.is_end(token) && (done || !self.ignore_eos) {

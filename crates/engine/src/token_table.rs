@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use tinyllm_constrain::{ConstrainError, Vocabulary};
+use tinyllm_model::Outputs;
 
 /// A vocabulary as the engine sees it.
 #[derive(Debug)]
@@ -62,16 +63,9 @@ impl TokenTable {
         &self.ends
     }
 
-    /// Takes the tokens that are never produced out of a row of logits.
-    pub(crate) fn suppress(&self, logits: &mut [f32]) {
-        for &token in &self.never {
-            if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        if let Some(padding) = logits.get_mut(self.len()..) {
-            padding.fill(f32::NEG_INFINITY);
-        }
+    /// Buffers for a step's logits.
+    pub(crate) fn outputs(&self) -> Outputs {
+        Outputs::new(self.never.clone(), self.len())
     }
 
     /// The vocabulary for grammars.

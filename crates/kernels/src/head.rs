@@ -27,7 +27,7 @@ pub struct LogitSummary {
     pub largest: f32,
     /// The logarithm of the sum of all logits' exponentials: a token's log-probability is its logit
     /// less this.
-    pub log_sum_exp: f32,
+    pub log_sum_exp: f64,
 }
 
 /// Logits of every input row: `out` is `[rows][padded_rows]` of the head. Gives a summary of each.
@@ -72,7 +72,7 @@ pub(crate) fn logits(
                 }
                 largest = total;
             }
-            LogitSummary { best, largest, log_sum_exp: (f64::from(largest) + sum.ln()) as f32 }
+            LogitSummary { best, largest, log_sum_exp: f64::from(largest) + sum.ln() }
         })
         .collect())
 }
@@ -195,7 +195,7 @@ mod tests {
                     assert_eq!(summary.largest, largest);
                     assert_eq!(row.iter().position(|&x| x == largest), Some(summary.best as usize));
                     let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
-                    assert!((f64::from(summary.log_sum_exp) - sum.ln()).abs() < 1e-5);
+                    assert!((summary.log_sum_exp - sum.ln()).abs() < 1e-6);
                 }
                 acts.quantize(cpu, &pool, &x[..columns], 1).expect("whole blocks");
                 let input = Input::new(&x[..columns], &acts).expect("one shape");

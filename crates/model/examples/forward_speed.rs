@@ -57,7 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if !wanted("prefill") {
             break;
         }
-        let times = (0..7 * times_more).map(|_| prefill(0, count)).collect::<Result<Vec<_>, _>>()?;
+        let times =
+            (0..7 * times_more).map(|_| prefill(0, count)).collect::<Result<Vec<_>, _>>()?;
         let (best, median) = summary(times);
         let rate = |seconds: f64| count as f64 / seconds;
         println!("prefill {count}: {:.0} t/s best, {:.0} median", rate(best), rate(median));

@@ -1,14 +1,19 @@
 //! What a forward step takes: the new tokens of some sequences and where their pages are.
 
+use std::fmt::Debug;
+
 use tinyllm_kernels::{PAGE_POSITIONS, PageId};
 
 use crate::{ModelError, ModelSpec};
 
 /// Which logits a step gives for a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Logits<'a> {
     /// None: the tokens only enter the pages.
     None,
+    /// None but which is the largest of those after the last token, which is known as soon as they
+    /// are.
+    Best,
     /// Those after the last token: `[vocab_size]`.
     Last,
     /// Those after every token: `[tokens][vocab_size]`.
@@ -16,6 +21,29 @@ pub enum Logits<'a> {
     /// Those of some tokens of the vocabulary after the last token, in the order given. Bit-equal to
     /// the same entries of [`Logits::Last`], and as much cheaper as they are fewer.
     Only(&'a [u32]),
+    /// What is said when the layers are done.
+    Deferred(&'a dyn Deferred),
+}
+
+/// Says which logits are wanted when the layers are done, so that it can be found out meanwhile.
+pub trait Deferred: Debug + Sync {
+    /// Called once a step; waits if need be. Gives anything but [`Logits::Deferred`].
+    fn logits(&self) -> Logits<'_>;
+}
+
+impl Logits<'_> {
+    /// What is wanted, when the layers are done.
+    pub(crate) fn settled(&self) -> Self {
+        match self {
+            Self::Deferred(deferred) => deferred.logits(),
+            other => *other,
+        }
+    }
+
+    /// Whether the tokens that are listed are there.
+    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), ModelError> {
+        if let Self::Only(ids) = self { known(ids, spec) } else { Ok(()) }
+    }
 }
 
 /// One sequence's share of a step.
@@ -46,10 +74,16 @@ impl Feed<'_> {
         if self.pages.len() * PAGE_POSITIONS < needed {
             return fault(format!("{} pages cannot hold {needed} positions", self.pages.len()));
         }
-        let wanted: &[u32] = if let Logits::Only(ids) = self.logits { ids } else { &[] };
-        match self.tokens.iter().chain(wanted).find(|&&id| id as usize >= spec.vocab_size) {
-            Some(id) => fault(format!("there is no token {id}: there are {}", spec.vocab_size)),
-            None => Ok(()),
-        }
+        known(self.tokens, spec)?;
+        self.logits.check(spec)
+    }
+}
+
+fn known(tokens: &[u32], spec: &ModelSpec) -> Result<(), ModelError> {
+    match tokens.iter().find(|&&id| id as usize >= spec.vocab_size) {
+        Some(id) => Err(ModelError::Input {
+            reason: format!("there is no token {id}: there are {}", spec.vocab_size),
+        }),
+        None => Ok(()),
     }
 }

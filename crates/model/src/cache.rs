@@ -70,7 +70,7 @@ impl Model {
             let (tokens, others) = rest.split_at(rest.len().min(CHUNK_ROWS));
             rest = others;
             let last = rest.is_empty();
-            let logits = if last || logits == Logits::All { logits } else { Logits::None };
+            let logits = if last || matches!(logits, Logits::All) { logits } else { Logits::None };
             let feed = Feed { tokens, position: cache.len, pages: &cache.pages, logits };
             for rows in self.step(&[feed], &cache.pool)? {
                 gathered.extend(rows);

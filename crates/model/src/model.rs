@@ -18,6 +18,7 @@ use tinyllm_kernels::{KvAccess, KvElement, KvPool, KvShape};
 use crate::attention::attend;
 use crate::batch::{Feed, Logits};
 use crate::norm::{add, add_to_rows, rms_norm, silu_times};
+use crate::outputs::Outputs;
 use crate::rope::{Angles, Rope};
 use crate::weights::{Layer, Weights};
 use crate::{Device, Gguf, ModelError, ModelSpec};
@@ -99,14 +100,19 @@ impl Model {
     }
 
     /// Computes some sequences' new tokens at once and stores their keys and values in `pages`.
-    /// Gives the logits each feed asked for, in the order of the feeds (empty for
-    /// [`Logits::None`]).
+    /// `outputs` then has the logits each feed asked for.
     ///
     /// # Errors
     /// A feed that does not fit the model or its pages, or pages of another shape. Nothing has been
-    /// written then, except when a page turns out to be shared or free: keys and values of this
-    /// step's positions may have been written, earlier ones never are.
-    pub fn step(&self, batch: &[Feed<'_>], pages: &KvPool) -> Result<Vec<Vec<f32>>, ModelError> {
+    /// written then, except when a page turns out to be shared or free, or what was deferred does not
+    /// fit: keys and values of this step's positions may have been written, earlier ones never are.
+    pub fn step_into(
+        &self,
+        batch: &[Feed<'_>],
+        pages: &KvPool,
+        outputs: &mut Outputs,
+    ) -> Result<(), ModelError> {
+        outputs.clear();
         if pages.shape() != self.kv_shape() {
             return Err(ModelError::Input {
                 reason: format!("the pages are {:?}, not {:?}", pages.shape(), self.kv_shape()),
@@ -116,16 +122,24 @@ impl Model {
             feed.check(&self.spec)?;
         }
         if batch.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        self.threads.install(|| self.compute(batch, &mut pages.access()?))
+        self.threads.install(|| self.compute(batch, &mut pages.access()?, outputs))
+    }
+
+    /// [`Self::step_into`] for those who keep no buffers: the logits, feed by feed.
+    pub fn step(&self, batch: &[Feed<'_>], pages: &KvPool) -> Result<Vec<Vec<f32>>, ModelError> {
+        let mut outputs = Outputs::default();
+        self.step_into(batch, pages, &mut outputs)?;
+        Ok((0..batch.len()).map(|feed| outputs.get(feed).to_vec()).collect())
     }
 
     fn compute(
         &self,
         batch: &[Feed<'_>],
         access: &mut KvAccess<'_>,
-    ) -> Result<Vec<Vec<f32>>, ModelError> {
+        outputs: &mut Outputs,
+    ) -> Result<(), ModelError> {
         let tokens: Vec<u32> = batch.iter().flat_map(|feed| feed.tokens).copied().collect();
         let positions =
             batch.iter().flat_map(|feed| feed.position..feed.position + feed.tokens.len());
@@ -137,7 +151,7 @@ impl Model {
             self.feed_forward_block(&mut x, layer);
         }
         self.forward_tokens.fetch_add(tokens.len() as u64, Ordering::Relaxed);
-        Ok(self.logits(&x, batch))
+        self.logits(&x, batch, outputs)
     }
 
     fn attention_block(
@@ -181,8 +195,14 @@ impl Model {
     }
 
     /// The logits asked for. Whole rows of all feeds share one pass over the head.
-    fn logits(&self, x: &[f32], batch: &[Feed<'_>]) -> Vec<Vec<f32>> {
+    fn logits(
+        &self,
+        x: &[f32],
+        batch: &[Feed<'_>],
+        outputs: &mut Outputs,
+    ) -> Result<(), ModelError> {
         let hidden = self.spec.hidden;
+        let head = &self.weights.head;
         let norm = |x: &[f32]| rms_norm(x, &self.weights.output_norm, self.spec.rms_eps);
         let mut dense = Vec::new();
         let mut rest = x;
@@ -191,27 +211,25 @@ impl Model {
             let (rows, others) = rest.split_at(feed.tokens.len() * hidden);
             rest = others;
             let last = &rows[rows.len() - hidden..];
-            let before = dense.len() / hidden;
-            match feed.logits {
-                Logits::None | Logits::Only(_) => {}
-                Logits::Last => dense.extend_from_slice(last),
+            let wanted = feed.logits.settled();
+            wanted.check(&self.spec)?;
+            match wanted {
+                Logits::Last | Logits::Best => dense.extend_from_slice(last),
                 Logits::All => dense.extend_from_slice(rows),
+                Logits::None | Logits::Only(_) | Logits::Deferred(_) => {}
             }
-            shares.push((last, dense.len() / hidden - before));
+            shares.push((wanted, last, feed.tokens.len()));
         }
-        let dense = self.weights.head.multiply(self.arch, &norm(&dense));
-        let mut dense = dense.as_slice();
-        batch
-            .iter()
-            .zip(shares)
-            .map(|(feed, (last, rows))| {
-                if let Logits::Only(ids) = feed.logits {
-                    return self.weights.head.multiply_only(&norm(last), ids);
-                }
-                let (share, others) = dense.split_at(rows * self.weights.head.outputs());
-                dense = others;
-                share.to_vec()
-            })
-            .collect()
+        let (count, width) = (dense.len() / hidden, head.outputs());
+        outputs.rows(count, width).copy_from_slice(&head.multiply(self.arch, &norm(&dense)));
+        for (wanted, last, rows) in shares {
+            match wanted {
+                Logits::Last | Logits::Best => outputs.give_row(wanted, width, None, None),
+                Logits::All => outputs.give_rows(rows, width),
+                Logits::Only(ids) => outputs.give_few(&head.multiply_only(&norm(last), ids)),
+                Logits::None | Logits::Deferred(_) => outputs.give_nothing(),
+            }
+        }
+        Ok(())
     }
 }

@@ -6,7 +6,8 @@
 //! logits depend on the tokens up to it and on nothing else, bit for bit, and not on the CPU either.
 //!
 //! To candle a step is one operation, [`ForwardStep`]: token ids in, logits out. A tensor operation
-//! per layer would cost a fifth of a small model's token.
+//! per layer would cost a fifth of a small model's token. The logits go where the caller keeps them
+//! ([`Outputs`]), since a tensor would own them; the operation's own result is how many rows there are.
 //!
 //! Cost: the packed weights (as large as the file's), read once per step.
 
@@ -15,12 +16,13 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use tinyllm_kernels::{
-    Batch, Cpu, Decoder, DecoderLayer, DecoderShape, KernelError, KvPool, KvShape, MatrixId,
-    RopePairs, Segment, ThreadPool, WeightPlan, WeightType, Workspace,
+    Batch, Cpu, Decoder, DecoderLayer, DecoderShape, KvPool, KvShape, MatrixId, RopePairs, Segment,
+    ThreadPool, WeightPlan, WeightType, Workspace,
 };
 
 use crate::batch::{Feed, Logits};
 use crate::dequantise;
+use crate::outputs::Outputs;
 use crate::rope::Rope;
 use crate::{Gguf, ModelError, ModelSpec, RopeStyle, TensorInfo, TensorType};
 
@@ -208,62 +210,57 @@ impl PackedModel {
     }
 
     /// Computes some sequences' new tokens at once and stores their keys and values in `pages`.
-    /// Gives the logits each feed asked for, in the order of the feeds (empty for
-    /// [`Logits::None`]).
+    /// `outputs` then has the logits each feed asked for.
     ///
     /// # Errors
     /// A feed that does not fit the model or its pages, pages of another shape, pages that are free
-    /// or shared: nothing has been written then. A kernel's failure: the step's positions may have
-    /// been written, earlier ones never are.
-    pub fn step(&self, batch: &[Feed<'_>], pages: &KvPool) -> Result<Vec<Vec<f32>>, ModelError> {
+    /// or shared: nothing has been written then. What was deferred does not fit, or a kernel failed:
+    /// the step's positions may have been written, earlier ones never are.
+    pub fn step_into(
+        &self,
+        batch: &[Feed<'_>],
+        pages: &KvPool,
+        outputs: &mut Outputs,
+    ) -> Result<(), ModelError> {
+        outputs.clear();
         for feed in batch {
             feed.check(&self.spec)?;
         }
         let tokens: Vec<u32> = batch.iter().flat_map(|feed| feed.tokens).copied().collect();
         if tokens.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let count = tokens.len();
         let tokens = Tensor::from_vec(tokens, count, &candle_core::Device::Cpu)?;
-        let step = ForwardStep { model: self, batch, pages, failure: Mutex::new(None) };
-        let logits = match tokens.apply_op1_no_bwd(&step) {
-            Ok(logits) => logits.to_vec1::<f32>()?,
+        let (outputs, failure) = (Mutex::new(outputs), Mutex::new(None));
+        let step = ForwardStep { model: self, batch, pages, outputs, failure };
+        match tokens.apply_op1_no_bwd(&step) {
+            Ok(_) => Ok(()),
             Err(error) => {
                 // candle's errors carry text; ours is the one to report.
                 let failure = step.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
-                return Err(failure.map_or_else(|| error.into(), ModelError::from));
+                Err(failure.unwrap_or_else(|| error.into()))
             }
-        };
-        let mut rest = logits.as_slice();
-        Ok(batch
-            .iter()
-            .map(|feed| {
-                let (share, others) = rest.split_at(self.logit_count(feed));
-                rest = others;
-                share.to_vec()
-            })
-            .collect())
+        }
     }
 
-    /// Logits that a feed asks for.
-    fn logit_count(&self, feed: &Feed<'_>) -> usize {
-        match feed.logits {
-            Logits::None => 0,
-            Logits::Last => self.spec.vocab_size,
-            Logits::All => feed.tokens.len() * self.spec.vocab_size,
-            Logits::Only(ids) => ids.len(),
-        }
+    /// [`Self::step_into`] for those who keep no buffers: the logits, feed by feed.
+    pub fn step(&self, batch: &[Feed<'_>], pages: &KvPool) -> Result<Vec<Vec<f32>>, ModelError> {
+        let mut outputs = Outputs::default();
+        self.step_into(batch, pages, &mut outputs)?;
+        Ok((0..batch.len()).map(|feed| outputs.get(feed).to_vec()).collect())
     }
 }
 
-/// One forward step as an operation of candle's: `[tokens]` of u32 to the logits that the batch asks
-/// for, one feed's after the other's.
+/// One forward step as an operation of candle's: `[tokens]` of u32 to `outputs`, and to the number of
+/// whole rows in it.
 struct ForwardStep<'a> {
     model: &'a PackedModel,
     batch: &'a [Feed<'a>],
     pages: &'a KvPool,
+    outputs: Mutex<&'a mut Outputs>,
     /// The reason when the operation fails.
-    failure: Mutex<Option<KernelError>>,
+    failure: Mutex<Option<ModelError>>,
 }
 
 impl CustomOp1 for ForwardStep<'_> {
@@ -280,11 +277,9 @@ impl CustomOp1 for ForwardStep<'_> {
             Some((start, end)) => &storage.as_slice::<u32>()?[start..end],
             None => candle_core::bail!("token ids must be contiguous"),
         };
-        match self.compute(tokens) {
-            Ok(logits) => {
-                let shape = Shape::from(logits.len());
-                Ok((CpuStorage::F32(logits), shape))
-            }
+        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.compute(tokens, &mut outputs) {
+            Ok(rows) => Ok((CpuStorage::U32(vec![rows as u32]), Shape::from(1))),
             Err(error) => {
                 let text = error.to_string();
                 *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -295,7 +290,7 @@ impl CustomOp1 for ForwardStep<'_> {
 }
 
 impl ForwardStep<'_> {
-    fn compute(&self, tokens: &[u32]) -> Result<Vec<f32>, KernelError> {
+    fn compute(&self, tokens: &[u32], outputs: &mut Outputs) -> Result<usize, ModelError> {
         let PackedModel { spec, decoder, cpu, pool, .. } = self.model;
         let hidden = spec.hidden;
         let segments: Vec<Segment<'_>> = self
@@ -321,42 +316,45 @@ impl ForwardStep<'_> {
         // All whole rows of logits in one pass over the head.
         let mut dense = Vec::new();
         let mut row = 0;
+        let mut shares = Vec::with_capacity(self.batch.len());
         for feed in self.batch {
             let end = row + feed.tokens.len();
-            match feed.logits {
-                Logits::None | Logits::Only(_) => {}
-                Logits::Last => dense.extend_from_slice(&x[(end - 1) * hidden..end * hidden]),
+            let last = &x[(end - 1) * hidden..end * hidden];
+            let wanted = feed.logits.settled();
+            wanted.check(spec)?;
+            match wanted {
+                Logits::Last | Logits::Best => dense.extend_from_slice(last),
                 Logits::All => dense.extend_from_slice(&x[row * hidden..end * hidden]),
+                Logits::None | Logits::Only(_) | Logits::Deferred(_) => {}
             }
+            shares.push((wanted, last, feed.tokens.len()));
             row = end;
         }
-        let stride = decoder.logit_stride();
-        let mut padded = vec![0.0; dense.len() / hidden * stride];
-        if !dense.is_empty() {
-            decoder.logits(*cpu, pool, &mut space, &dense, &mut padded)?;
+        let (rows, width) = (dense.len() / hidden, spec.vocab_size);
+        let mut summaries = Vec::new();
+        if rows > 0 {
+            let to = outputs.rows(rows, decoder.logit_stride());
+            summaries = decoder.logits(*cpu, pool, &mut space, &dense, to)?;
         }
-        if stride == spec.vocab_size
-            && !self.batch.iter().any(|f| matches!(f.logits, Logits::Only(_)))
-        {
-            return Ok(padded);
-        }
-        let mut rows = padded.chunks_exact(stride).map(|row| &row[..spec.vocab_size]);
-        let mut logits = Vec::new();
-        let mut end = 0;
-        for feed in self.batch {
-            end += feed.tokens.len();
-            let whole = match feed.logits {
-                Logits::None => 0,
-                Logits::Last => 1,
-                Logits::All => feed.tokens.len(),
-                Logits::Only(ids) => {
-                    let last = &x[(end - 1) * hidden..end * hidden];
-                    logits.extend(decoder.logits_of(*cpu, pool, &mut space, last, ids)?);
-                    0
+        let mut summaries = summaries.iter();
+        for (wanted, last, rows) in shares {
+            match wanted {
+                Logits::Last | Logits::Best => {
+                    let summary = summaries.next();
+                    let best = summary.map(|summary| summary.best);
+                    let sum = summary.map(|summary| summary.log_sum_exp);
+                    outputs.give_row(wanted, width, best, sum);
                 }
-            };
-            rows.by_ref().take(whole).for_each(|row| logits.extend_from_slice(row));
+                Logits::All => {
+                    summaries.by_ref().take(rows).for_each(drop);
+                    outputs.give_rows(rows, width);
+                }
+                Logits::Only(ids) => {
+                    outputs.give_few(&decoder.logits_of(*cpu, pool, &mut space, last, ids)?);
+                }
+                Logits::None | Logits::Deferred(_) => outputs.give_nothing(),
+            }
         }
-        Ok(logits)
+        Ok(rows)
     }
 }

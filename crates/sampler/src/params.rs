@@ -77,6 +77,11 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
+    /// Whether the choice is the highest of the logits as they are.
+    pub fn takes_the_likeliest(&self) -> bool {
+        self.is_greedy() && !self.has_penalties() && self.logit_bias.is_empty()
+    }
+
     pub(crate) fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0

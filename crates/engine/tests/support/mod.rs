@@ -11,7 +11,7 @@ use tinyllm_engine::{
     TokenTable, block_on,
 };
 use tinyllm_kernels::{KvElement, KvPool, KvShape};
-use tinyllm_model::{Feed, Logits as Wanted};
+use tinyllm_model::{Feed, Logits as Wanted, Outputs};
 
 /// Bytes 0 to 255, one token each.
 pub(crate) const BYTES: u32 = 256;
@@ -75,10 +75,16 @@ impl<L: Logits> Forward for Fake<L> {
         SHAPE
     }
 
-    fn step(&mut self, feeds: &[Feed<'_>], pool: &KvPool) -> Result<Vec<Vec<f32>>, EngineError> {
+    fn step(
+        &mut self,
+        feeds: &[Feed<'_>],
+        pool: &KvPool,
+        outputs: &mut Outputs,
+    ) -> Result<(), EngineError> {
+        outputs.clear();
         let entry = feeds
             .iter()
-            .map(|f| (f.position, f.tokens.to_vec(), f.logits != Wanted::None))
+            .map(|f| (f.position, f.tokens.to_vec(), !matches!(f.logits, Wanted::None)))
             .collect();
         self.log.lock().expect("no panic under the lock").push(entry);
         if let Some(gate) = &self.gate {
@@ -94,22 +100,39 @@ impl<L: Logits> Forward for Fake<L> {
                     access.write(feed.pages, feed.position + i, layer, &keys, &keys)?;
                 }
             }
-            if feed.logits == Wanted::None {
-                rows.push(Vec::new());
-            } else {
+            let wanted = match feed.logits {
+                Wanted::Deferred(deferred) => deferred.logits(),
+                wanted => wanted,
+            };
+            let mut row = Vec::new();
+            if !matches!(wanted, Wanted::None) {
                 let count = feed.position + feed.tokens.len();
                 let (mut keys, mut values) = (vec![0.0; count * 2], vec![0.0; count * 2]);
                 access.gather(feed.pages, count, 1, 0, &mut keys, &mut values)?;
                 assert!(keys.iter().skip(1).step_by(2).all(|&layer| layer == 1.0));
                 let tokens: Vec<u32> = keys.iter().step_by(2).map(|&t| t as u32).collect();
-                let row = self.logits.row(&tokens);
-                rows.push(match feed.logits {
-                    Wanted::Only(ids) => ids.iter().map(|&id| row[id as usize]).collect(),
-                    _ => row,
-                });
+                row = self.logits.row(&tokens);
+            }
+            rows.push((wanted, row));
+        }
+        let whole = |wanted: &Wanted<'_>| matches!(wanted, Wanted::Last | Wanted::Best);
+        let dense: Vec<f32> = rows
+            .iter()
+            .filter(|(wanted, _)| whole(wanted))
+            .flat_map(|(_, row)| row.clone())
+            .collect();
+        outputs.rows(dense.len() / ROWS, ROWS).copy_from_slice(&dense);
+        for (wanted, row) in &rows {
+            match wanted {
+                Wanted::Last | Wanted::Best => outputs.give_row(*wanted, ROWS, None, None),
+                Wanted::Only(ids) => {
+                    let few: Vec<f32> = ids.iter().map(|&id| row[id as usize]).collect();
+                    outputs.give_few(&few);
+                }
+                _ => outputs.give_nothing(),
             }
         }
-        Ok(rows)
+        Ok(())
     }
 }
 
