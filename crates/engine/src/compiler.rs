@@ -13,7 +13,7 @@ use crate::error::EngineError;
 use crate::grammar_cache::GrammarCache;
 use crate::promise::Resolver;
 use crate::scheduler::{Command, Shared, caught};
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Ticket};
 use crate::token_table::TokenTable;
 
 /// The outcome of a compilation, and whom it is for.
@@ -21,7 +21,7 @@ pub(crate) enum Job {
     /// A sequence that goes to the scheduler with its grammar.
     Sequence(Box<Sequence>, Grammar),
     /// Somebody who wants to know whether it compiles.
-    Check(Grammar, Resolver<Result<Arc<CompiledGrammar>, EngineError>>),
+    Check(Grammar, Resolver<Result<Arc<CompiledGrammar>, EngineError>>, Ticket),
 }
 
 /// What the thread works with.
@@ -41,7 +41,7 @@ impl Compiler {
                 continue;
             }
             match job {
-                Job::Check(grammar, resolver) => resolver.resolve(self.compile(grammar)),
+                Job::Check(grammar, resolver, _ticket) => resolver.resolve(self.compile(grammar)),
                 Job::Sequence(sequence, _) if sequence.is_gone() => {
                     self.shared.counters.cancelled.add(1 + sequence.others.len());
                 }
@@ -94,7 +94,8 @@ mod tests {
             shared.closed.store(closed, Ordering::Release);
             let (jobs, inbox) = unbounded();
             let (resolver, answer) = promise();
-            let sent = jobs.send(Job::Check(Grammar::Regex("a*".to_owned()), resolver));
+            let ticket = Ticket::take(&Arc::default(), 1).expect("a place");
+            let sent = jobs.send(Job::Check(Grammar::Regex("a*".to_owned()), resolver, ticket));
             drop((sent, jobs));
             compiler.run(&inbox);
             block_on(answer).is_some()

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use tinyllm_constrain::{CompiledGrammar, Grammar};
 use tinyllm_kernels::{KvPool, PAGE_POSITIONS};
 
@@ -82,6 +82,9 @@ impl Default for EngineOptions {
 /// Context kept by default at most: a model's 128k would take gigabytes for the first long prompt.
 const DEFAULT_CONTEXT_MAX: usize = 8192;
 
+/// Grammars that may wait to be compiled for nothing but the knowledge that they do.
+const CHECKS_MAX: usize = 256;
+
 /// See the module's documentation. Dropping it closes the engine without waiting.
 #[derive(Debug)]
 pub struct EngineCore {
@@ -89,8 +92,11 @@ pub struct EngineCore {
     shared: Arc<Shared>,
     commands: Sender<Command>,
     jobs: Sender<Job>,
+    wakes: Wakes,
     grammars: Arc<GrammarCache>,
     places: Arc<AtomicUsize>,
+    /// Places of those who wait to know whether a grammar compiles.
+    checks: Arc<AtomicUsize>,
     places_max: usize,
     next_id: AtomicU64,
     vocab_size: usize,
@@ -132,9 +138,10 @@ impl EngineCore {
         let table = Arc::new(table);
         let shared = Arc::new(Shared::default());
         let places_max = options.parallel.saturating_add(options.max_queue);
-        // Room for every request there can be, and for the wake-ups between two steps.
-        let (commands, inbox) = bounded(places_max.saturating_add(64).min(1 << 16));
-        let (jobs, job_inbox) = bounded(places_max.saturating_add(64).min(1 << 16));
+        // Requests are bounded by their tickets, so no channel of theirs is ever full.
+        let (commands, inbox) = unbounded();
+        let (jobs, job_inbox) = unbounded();
+        let wakes = Wakes { commands: commands.clone(), shared: Arc::clone(&shared) };
         let (alive, ended) = bounded(0);
         let vocab_size = forward.vocab_size().min(table.len());
         let policy = Policy { parallel: options.parallel, prefill_chunk: options.prefill_chunk };
@@ -168,8 +175,10 @@ impl EngineCore {
             shared,
             commands,
             jobs,
+            wakes,
             grammars,
-            places: Arc::new(AtomicUsize::new(0)),
+            places: Arc::default(),
+            checks: Arc::default(),
             places_max,
             next_id: AtomicU64::new(0),
             vocab_size,
@@ -198,33 +207,57 @@ impl EngineCore {
 
     /// Takes a request in. Does not wait; what happens to it comes from the [`Generation`].
     pub fn submit(&self, request: Request) -> Result<Generation, EngineError> {
+        let seed = request.seed;
+        let generation = self.submit_choices(request, &[seed])?.pop();
+        generation.ok_or_else(|| EngineError::Internal("a choice was lost".to_owned()))
+    }
+
+    /// Takes a request in once for each seed (in place of its own). The prompt is computed once, its
+    /// pages are shared, and each generation puts out what the request alone with its seed does.
+    /// All are accepted, or none.
+    pub fn submit_choices(
+        &self,
+        request: Request,
+        seeds: &[Option<u64>],
+    ) -> Result<Vec<Generation>, EngineError> {
         if self.is_closed() {
             return Err(EngineError::Closed);
         }
         let limit = request.check(self.vocab_size, self.context)?;
         let grammar = request.grammar.as_deref().map(Grammar::from_json).transpose()?;
-        let overloaded = EngineError::Overloaded { limit: self.places_max };
-        let ticket = Ticket::take(&self.places, self.places_max).ok_or(overloaded.clone())?;
-        let outbox = Arc::new(Outbox::new(self.outbox_tokens));
-        let id = SeqId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let seed = request.seed.unwrap_or_else(|| RandomState::new().hash_one(id));
-        let mut sequence =
-            Box::new(Sequence::new(id, request, limit, seed, Arc::clone(&outbox), ticket));
+        let mut generations = Vec::with_capacity(seeds.len());
+        let mut family = Vec::with_capacity(seeds.len());
+        for seed in seeds {
+            let ticket = Ticket::take(&self.places, self.places_max)
+                .ok_or(EngineError::Overloaded { limit: self.places_max })?;
+            let outbox = Arc::new(Outbox::new(self.outbox_tokens));
+            let id = SeqId(self.next_id.fetch_add(1, Ordering::Relaxed));
+            let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(id));
+            let request = request.clone();
+            let (to, wakes) = (Arc::clone(&outbox), self.wakes.clone());
+            family.push(Box::new(Sequence::new(id, request, limit, seed, to, ticket)));
+            generations.push(Generation { outbox, wakes });
+        }
+        let mut family = family.into_iter();
+        let Some(mut sequence) = family.next() else {
+            return Err(EngineError::invalid("choices", "must be at least 1"));
+        };
+        sequence.others = family.collect();
+        let compiled = grammar.as_ref().and_then(|grammar| self.grammars.get(grammar));
+        if let Some(compiled) = &compiled {
+            sequence.constrain(compiled);
+        }
         let sent = match grammar {
-            None => self.commands.try_send(Command::Submit(sequence)).is_ok(),
-            Some(grammar) => match self.grammars.get(&grammar) {
-                Some(compiled) => {
-                    sequence.constrain(&compiled);
-                    self.commands.try_send(Command::Submit(sequence)).is_ok()
-                }
-                None => self.jobs.try_send(Job::Sequence(sequence, grammar)).is_ok(),
-            },
+            Some(grammar) if compiled.is_none() => {
+                self.jobs.send(Job::Sequence(sequence, grammar)).is_ok()
+            }
+            _ => self.commands.send(Command::Submit(sequence)).is_ok(),
         };
         if !sent {
-            return Err(if self.is_closed() { EngineError::Closed } else { overloaded });
+            return Err(EngineError::Closed);
         }
-        self.shared.counters.requests.add(1);
-        Ok(Generation { outbox, commands: self.commands.clone() })
+        self.shared.counters.requests.add(generations.len());
+        Ok(generations)
     }
 
     /// Compiles a grammar for this vocabulary, or finds it compiled.
@@ -234,9 +267,9 @@ impl EngineCore {
     ) -> impl Future<Output = Result<Arc<CompiledGrammar>, EngineError>> + use<> {
         let (resolver, promise) = promise();
         let sent = Grammar::from_json(description).map_err(EngineError::from).and_then(|grammar| {
-            self.jobs
-                .try_send(Job::Check(grammar, resolver))
-                .map_err(|_| EngineError::Overloaded { limit: self.places_max })
+            let ticket = Ticket::take(&self.checks, CHECKS_MAX)
+                .ok_or(EngineError::Overloaded { limit: CHECKS_MAX })?;
+            self.jobs.send(Job::Check(grammar, resolver, ticket)).map_err(|_| EngineError::Closed)
         });
         async move {
             sent?;
@@ -277,8 +310,7 @@ impl EngineCore {
 
     fn stop(&self) {
         self.shared.closed.store(true, Ordering::Release);
-        // When the channel is full the thread is not waiting for it.
-        drop(self.commands.try_send(Command::Wake));
+        self.wakes.wake();
     }
 }
 
@@ -292,14 +324,31 @@ impl Drop for EngineCore {
 #[derive(Debug)]
 pub struct Generation {
     outbox: Arc<Outbox>,
+    wakes: Wakes,
+}
+
+/// Tells the engine's thread to look at what has changed. However often it is told before it does,
+/// there is one command.
+#[derive(Debug, Clone)]
+struct Wakes {
     commands: Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+impl Wakes {
+    fn wake(&self) {
+        if !self.shared.woken.swap(true, Ordering::AcqRel) {
+            // When the engine is gone there is nobody to wake.
+            drop(self.commands.send(Command::Wake));
+        }
+    }
 }
 
 impl Generation {
     /// Everything that became ready since the last call; waits when nothing did. `None` after the
     /// end.
     pub async fn next_batch(&self) -> Result<Option<Batch>, EngineError> {
-        self.outbox.next(|| self.wake()).await
+        self.outbox.next(|| self.wakes.wake()).await
     }
 
     /// Stops it: within one step it takes nothing any more. A waiting reader gets
@@ -307,12 +356,7 @@ impl Generation {
     pub fn cancel(&self) {
         self.outbox.cancel();
         self.outbox.fail(EngineError::Cancelled);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // When the channel is full the thread is not waiting for it.
-        drop(self.commands.try_send(Command::Wake));
+        self.wakes.wake();
     }
 }
 

@@ -57,11 +57,7 @@ pub enum EngineError {
         message: String,
     },
     /// Prompt and budget do not fit the context.
-    #[error(
-        "the prompt has {prompt_tokens} tokens{}, the context holds {limit}; shorten the prompt, lower maxTokens or \
-         load the model with a larger contextLength",
-        max_tokens.map_or_else(String::new, |n| format!(" and maxTokens is {n}"))
-    )]
+    #[error("{}", context_length(*prompt_tokens, *max_tokens, *limit))]
     ContextLength {
         /// Tokens in the prompt.
         prompt_tokens: usize,
@@ -126,6 +122,24 @@ impl EngineError {
 
     pub(crate) fn invalid(param: &'static str, message: impl Into<String>) -> Self {
         Self::InvalidRequest { param, message: message.into() }
+    }
+}
+
+fn context_length(prompt: usize, max_tokens: Option<usize>, limit: usize) -> String {
+    let load = "load the model with a larger contextLength";
+    match max_tokens {
+        _ if prompt > limit => format!(
+            "the prompt has {prompt} tokens and the context holds {limit}; shorten the prompt or {load}"
+        ),
+        _ if prompt == limit => format!(
+            "the prompt has {prompt} tokens and fills the context, which leaves no room for an answer; \
+             shorten the prompt or {load}"
+        ),
+        max_tokens => format!(
+            "the prompt has {prompt} tokens and maxTokens is {}, the context holds {limit}; shorten the \
+             prompt, lower maxTokens or {load}",
+            max_tokens.unwrap_or(0)
+        ),
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) enum Command {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
+    /// Whether there is a [`Command::Wake`] that was not taken yet.
+    pub(crate) woken: AtomicBool,
     pub(crate) counters: Counters,
 }
 
@@ -138,8 +140,10 @@ impl Scheduler {
             None
         };
         while let Some(command) = first.take().or_else(|| commands.try_recv().ok()) {
-            if let Command::Submit(sequence) = command {
-                self.waiting.push_back(sequence);
+            match command {
+                Command::Submit(sequence) => self.waiting.push_back(sequence),
+                // What was changed before is seen after this; for later changes another will come.
+                Command::Wake => drop(self.shared.woken.swap(false, Ordering::AcqRel)),
             }
         }
         !self.shared.closed.load(Ordering::Acquire)

@@ -235,6 +235,14 @@ fn what_does_not_fit_the_context_is_refused_or_cut_by_name() {
     let out = generate(&core, wanted).expect("it generates");
     assert_eq!((out.text.as_str(), out.finish.reason), ("aaaaaa", FinishReason::Length));
     assert_eq!(code(request(&"x".repeat(256))), "ERR_TINYLLM_CONTEXT_LENGTH");
+    let told = |prompt: usize, max: Option<usize>| {
+        let mut wanted = request(&"x".repeat(prompt));
+        wanted.max_tokens = max;
+        core.submit(wanted).map(|_| ()).expect_err("refused").to_string()
+    };
+    assert!(told(257, Some(1)).starts_with("the prompt has 257 tokens and the context holds 256;"));
+    assert!(told(256, Some(1)).contains("fills the context, which leaves no room for an answer"));
+    assert!(told(250, Some(7)).contains("250 tokens and maxTokens is 7, the context holds 256;"));
     assert!(generate(&core, request(&"x".repeat(255))).is_ok());
 }
 

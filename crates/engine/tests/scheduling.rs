@@ -88,14 +88,21 @@ proptest! {
     /// pages found, copied, evicted and taken away, with others cancelled in mid-air.
     #[test]
     fn output_depends_on_the_request_alone(
-        requests in prop::collection::vec((any_request(), any::<bool>()), 1..12),
+        families in prop::collection::vec((any_request(), any::<[bool; 3]>(), 1_usize..4), 1..8),
         options in any_options(),
     ) {
         let (core, _) = engine(hashed, &options);
-        let running: Vec<(Generation, bool)> = requests
-            .iter()
-            .map(|(request, cancel)| (core.submit(request.clone()).expect("room"), *cancel))
-            .collect();
+        let mut requests = Vec::new();
+        let mut running = Vec::new();
+        for (request, cancel, choices) in families {
+            let seeds: Vec<u64> =
+                (0..choices as u64).map(|i| request.seed.unwrap_or(0).wrapping_add(i)).collect();
+            let generations = family(&core, &request, &seeds);
+            for ((generation, seed), cancel) in generations.into_iter().zip(seeds).zip(cancel) {
+                running.push((generation, cancel));
+                requests.push((Request { seed: Some(seed), ..request.clone() }, cancel));
+            }
+        }
         for (generation, cancel) in &running {
             if *cancel {
                 generation.cancel();
@@ -123,13 +130,14 @@ proptest! {
     /// Cancellations at any moment lose no page.
     #[test]
     fn a_storm_of_cancellations_loses_no_page(
-        requests in prop::collection::vec((any_request(), 0_usize..5), 1..20),
+        requests in prop::collection::vec((any_request(), any::<[u8; 3]>(), 1_usize..4), 1..14),
         options in any_options(),
     ) {
         let (core, _) = engine(hashed, &options);
         let mut running = Vec::new();
-        for (request, batches) in requests {
-            running.push((core.submit(request).expect("room"), batches));
+        for (request, batches, choices) in requests {
+            let family = family(&core, &request, &[1, 2, 3][..choices]);
+            running.extend(family.into_iter().zip(batches.map(|n| n % 5)));
         }
         for (generation, batches) in running {
             for _ in 0..batches {
@@ -246,6 +254,111 @@ fn one_request_too_many_is_refused() {
     }
     settled(&core);
     generate(&core, short).expect("there is room again");
+}
+
+#[test]
+fn cancelling_never_takes_a_requests_place_in_the_channel() {
+    let options = EngineOptions { parallel: 1, max_queue: 1, ..EngineOptions::default() };
+    let (core, _, permits) = gated(hashed, &options);
+    let mut short = Request::new(prompt("p"));
+    short.max_tokens = Some(1);
+    let held = core.submit(short.clone()).expect("room");
+    // The engine is in a step, so that nothing is taken from its channel meanwhile.
+    for _ in 0..1_000 {
+        held.cancel();
+    }
+    let last = core.submit(short.clone()).expect("room for one more");
+    assert!(matches!(core.submit(short).map(|_| ()), Err(EngineError::Overloaded { limit: 2 })));
+    drop(permits);
+    collect(&last).expect("it generates");
+    assert_idle(&core);
+}
+
+/// A family's generations: each is the request alone with its seed.
+fn family(core: &EngineCore, request: &Request, seeds: &[u64]) -> Vec<Generation> {
+    let seeds: Vec<_> = seeds.iter().map(|seed| Some(*seed)).collect();
+    core.submit_choices(request.clone(), &seeds).expect("room")
+}
+
+#[test]
+fn a_family_computes_its_prompt_once_and_shares_its_pages() {
+    let options = EngineOptions { prefill_chunk: Some(64), ..EngineOptions::default() };
+    let (core, log) = engine(hashed, &options);
+    let mut request = Request::new((0..75).collect());
+    request.sampling = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+    request.max_tokens = Some(20);
+    request.ignore_eos = true;
+    let outputs: Vec<Output> = family(&core, &request, &[3, 4, 5, 6])
+        .iter()
+        .map(|g| collect(g).expect("it generates"))
+        .collect();
+    let stats = settled(&core);
+    // The prompt once, and of each output everything but the last token.
+    assert_eq!(stats.forward_tokens, 75 + 4 * 19);
+    assert_eq!((stats.prompt_tokens, stats.cached_tokens), (4 * 75, 3 * 75));
+    let cached: Vec<_> = outputs.iter().map(|o| o.finish.cached_tokens).collect();
+    assert_eq!(cached, [0, 75, 75, 75]);
+    // All of them go on in the step after the first choice.
+    assert_eq!(log.lock().expect("free")[2].len(), 4);
+    for (output, seed) in outputs.into_iter().zip(3..) {
+        let (alone, _) = engine(hashed, &EngineOptions::default());
+        request.seed = Some(seed);
+        assert_eq!(comparable(Ok(output)), comparable(generate(&alone, request.clone())));
+    }
+    assert_idle(&core);
+}
+
+#[test]
+fn a_family_is_accepted_or_refused_as_one() {
+    let options = EngineOptions { parallel: 2, max_queue: 1, ..EngineOptions::default() };
+    let (core, _, permits) = gated(hashed, &options);
+    let mut short = Request::new(prompt("p"));
+    short.max_tokens = Some(2);
+    let refused = core.submit_choices(short.clone(), &[None; 4]).map(|_| ());
+    assert!(matches!(refused, Err(EngineError::Overloaded { limit: 3 })));
+    assert!(core.submit_choices(short.clone(), &[]).is_err());
+    let three = core.submit_choices(short.clone(), &[None; 3]).expect("room");
+    assert_eq!(core.stats().requests, 3);
+    drop(permits);
+    for generation in &three {
+        collect(generation).expect("it generates");
+    }
+    let mut bad = short;
+    bad.grammar = Some(r#"{"type":"regex","pattern":"a{3,2}"}"#.to_owned());
+    settled(&core);
+    for generation in core.submit_choices(bad, &[None; 3]).expect("room") {
+        assert_eq!(collect(&generation).expect_err("refused").code(), "ERR_TINYLLM_REGEX");
+    }
+    assert_eq!(settled(&core).failed, 3);
+    assert_idle(&core);
+}
+
+#[test]
+fn the_others_of_a_family_go_on_without_the_first() {
+    let options = EngineOptions { prefill_chunk: Some(10), ..EngineOptions::default() };
+    let (core, log, permits) = gated(hashed, &options);
+    let mut request = Request::new(vec![7; 200]);
+    request.max_tokens = Some(5);
+    let all = core.submit_choices(request.clone(), &[None; 4]).expect("room");
+    permits.send(()).expect("the engine listens");
+    while log.lock().expect("free").len() < 2 {
+        std::thread::yield_now();
+    }
+    // In the middle of the prompt.
+    all[0].cancel();
+    all[2].cancel();
+    drop(permits);
+    let (alone, _) = engine(hashed, &EngineOptions::default());
+    let expected = comparable(generate(&alone, request)).tokens;
+    for (i, generation) in all.iter().enumerate() {
+        match collect(generation) {
+            Ok(output) => assert_eq!((output.tokens, i % 2), (expected.clone(), 1)),
+            Err(error) => assert!(i % 2 == 0 && matches!(error, EngineError::Cancelled)),
+        }
+    }
+    let stats = settled(&core);
+    assert_eq!((stats.finished, stats.cancelled), (2, 2));
+    assert_idle(&core);
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl From<&EngineError> for NativeErrorDetails {
                 Self { param: Some((*param).to_owned()), ..Self::default() }
             }
             EngineError::ContextLength { prompt_tokens, max_tokens, limit } => Self {
-                param: Some(if max_tokens.is_some() { "maxTokens" } else { "prompt" }.to_owned()),
+                param: Some(if prompt_tokens < limit { "maxTokens" } else { "prompt" }.to_owned()),
                 limit: Some(*limit as u32),
                 actual: Some(
                     u32::try_from(prompt_tokens + max_tokens.unwrap_or(1)).unwrap_or(u32::MAX),
