@@ -89,8 +89,22 @@ impl ByteSet {
     }
 
     /// The bytes in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
-        (0..=255).filter(|b| self.contains(*b))
+    pub fn iter(&self) -> impl Iterator<Item = u8> + use<> {
+        let Self(mut words) = *self;
+        let mut word = 0;
+        std::iter::from_fn(move || {
+            while words[word] == 0 {
+                word += 1;
+                if word == words.len() {
+                    word = 0;
+                    words = [0; 4];
+                    return None;
+                }
+            }
+            let bit = words[word].trailing_zeros();
+            words[word] &= words[word] - 1;
+            Some((word as u32 * 64 + bit) as u8)
+        })
     }
 }
 
@@ -149,4 +163,21 @@ pub struct Member {
     pub node: Node,
     /// Whether it must occur.
     pub required: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_lists_its_bytes() {
+        for bytes in [&b""[..], b"\x00", b"\xff", b"\x00\x3f\x40\x7f\x80\xbf\xc0\xff", b"abz"] {
+            let set = ByteSet::of(bytes);
+            assert_eq!(set.iter().collect::<Vec<_>>(), bytes);
+            assert_eq!((set.len() as usize, set.is_empty()), (bytes.len(), bytes.is_empty()));
+        }
+        assert_eq!(ByteSet::FULL.iter().collect::<Vec<_>>(), (0..=255).collect::<Vec<_>>());
+        let mut ended = ByteSet::single(7).iter();
+        assert_eq!((ended.next(), ended.next(), ended.next()), (Some(7), None, None));
+    }
 }

@@ -2,12 +2,13 @@
 
 use crate::ast::ByteSet;
 use crate::compile::CompiledGrammar;
+use crate::counted::Bits;
 use crate::determinize::{DEAD_STATE, Determinizer, State, out_of_work};
 use crate::error::ConstrainError;
 use crate::limits::Limits;
 use crate::mask::{FEW, Mask};
 use crate::nfa::Nfa;
-use crate::string_tables::Bits;
+use crate::regions;
 use crate::strings;
 use crate::walk::{Automaton, walk};
 
@@ -18,6 +19,9 @@ pub(crate) fn make(
     state: State,
 ) -> Result<Mask, ConstrainError> {
     if let Some(mask) = strings::mask(grammar, automaton, state)? {
+        return Ok(mask);
+    }
+    if let Some(mask) = regions::mask(grammar, automaton, state)? {
         return Ok(mask);
     }
     let vocabulary = &grammar.vocabulary;

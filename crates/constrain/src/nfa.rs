@@ -96,6 +96,8 @@ pub(crate) struct Nfa {
     pub(crate) loops: Vec<Loop>,
     pub(crate) start: NfaState,
     pub(crate) classes: ByteClasses,
+    /// Every byte that some state takes.
+    pub(crate) bytes: ByteSet,
 }
 
 impl Nfa {
@@ -124,7 +126,9 @@ impl Nfa {
         };
         let classes = ByteClasses::new(&builder.sets, builder.tables.iter().map(|t| &t.classes));
         let Builder { ops, edges, sets, tables, loops, .. } = builder;
-        Ok(Some(Self { ops, edges, sets, tables, loops, start, classes }))
+        let live = sets.iter().chain(tables.iter().flat_map(|table| &table.live));
+        let bytes = live.fold(ByteSet::EMPTY, |bytes, live| bytes.union(live));
+        Ok(Some(Self { ops, edges, sets, tables, loops, start, classes, bytes }))
     }
 
     /// Bytes that a consuming state takes.

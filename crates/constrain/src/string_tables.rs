@@ -7,16 +7,13 @@
 //! rests. Cost: one walk of the vocabulary per place, when first needed.
 
 use crate::ast::ByteSet;
+use crate::counted::Counted;
 use crate::error::ConstrainError;
 use crate::json_chars::{self, CharForm};
-use crate::mask::allow;
 use crate::trie::Trie;
 use crate::vocabulary::Vocabulary;
 use crate::walk::{Automaton, walk};
 use std::sync::OnceLock;
-
-/// Limits on characters up to this have a mask of their own.
-const NARROW_LIMITS: usize = 32;
 
 /// The tables of one form of characters: one per place, the index being the state of the
 /// character's automaton; 0 is between two characters.
@@ -29,25 +26,14 @@ pub(crate) struct StringTables {
 /// Tokens as seen from one place within a string.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Tokens that stay inside: all of them.
-    pub(crate) inside: Bits,
-    /// The same by the number of characters they begin, most first.
-    inside_by_chars: Vec<(u16, u32)>,
-    /// The same with at most so many characters; made when first needed.
-    narrow: [OnceLock<Bits>; NARROW_LIMITS],
+    /// Tokens that stay inside, by the number of characters they begin.
+    pub(crate) inside: Counted,
     /// Tokens that end with the closing quote, with the number of characters before it.
     pub(crate) closing: Vec<(u16, u32)>,
     /// Tokens that go on after the closing quote, by what follows it.
     pub(crate) rests: Trie,
     /// Number of characters before the quote, by token, for the tokens of `rests`.
     rest_chars: Vec<(u32, u16)>,
-}
-
-/// Bit words with their count.
-#[derive(Debug, Clone)]
-pub(crate) struct Bits {
-    pub(crate) words: Vec<u32>,
-    pub(crate) count: u32,
 }
 
 impl StringTables {
@@ -76,7 +62,7 @@ impl Place {
         if chars.is_end(local) {
             return None;
         }
-        let mut inside_by_chars = Vec::new();
+        let mut inside = Vec::new();
         let mut closed: Vec<(u16, u16, u32)> = Vec::new();
         let start = Inside { local, chars: 0, read: 0, closed: false };
         // The table's own walk passes no limit.
@@ -85,54 +71,18 @@ impl Place {
                 if at.closed {
                     closed.push((at.chars, at.read, token));
                 } else {
-                    inside_by_chars.push((at.chars, token));
+                    inside.push((at.chars, token));
                 }
             }
         })
         .ok()?;
-        let mut inside = Bits::none(vocabulary);
-        for (_, token) in &inside_by_chars {
-            inside.allow(*token);
-        }
-        inside_by_chars.sort_unstable_by(|a, b| b.cmp(a));
         let rest = |(_, read, token): &(u16, u16, u32)| &vocabulary.token(*token)[*read as usize..];
         let closing = closed.iter().filter(|c| rest(c).is_empty()).map(|c| (c.0, c.2)).collect();
         let rests = Trie::new(closed.iter().map(|c| (c.2, rest(c)))).ok()?;
         let mut rest_chars: Vec<_> = closed.iter().map(|c| (c.2, c.0)).collect();
         rest_chars.sort_unstable();
-        Some(Self {
-            inside,
-            inside_by_chars,
-            narrow: [const { OnceLock::new() }; NARROW_LIMITS],
-            closing,
-            rests,
-            rest_chars,
-        })
-    }
-
-    /// The tokens that stay inside and begin at most `most` characters.
-    pub(crate) fn inside_within(&self, vocabulary: &Vocabulary, most: u32) -> Bits {
-        let longest = self.inside_by_chars.first().map_or(0, |(chars, _)| u32::from(*chars));
-        if most >= longest {
-            return self.inside.clone();
-        }
-        let more = self.inside_by_chars.partition_point(|(chars, _)| u32::from(*chars) > most);
-        if let Some(slot) = self.narrow.get(most as usize) {
-            let make = || {
-                let mut bits = Bits::none(vocabulary);
-                for (_, token) in &self.inside_by_chars[more..] {
-                    bits.allow(*token);
-                }
-                bits
-            };
-            return slot.get_or_init(make).clone();
-        }
-        let mut bits = self.inside.clone();
-        for (_, token) in &self.inside_by_chars[..more] {
-            bits.words[*token as usize / 32] &= !(1 << (token % 32));
-        }
-        bits.count -= more as u32;
-        bits
+        let inside = Counted::new(vocabulary, &inside);
+        Some(Self { inside, closing, rests, rest_chars })
     }
 
     /// Characters that a token of `rests` has before the quote.
@@ -141,19 +91,6 @@ impl Place {
             Ok(at) => u32::from(self.rest_chars[at].1),
             Err(_) => u32::MAX,
         }
-    }
-}
-
-impl Bits {
-    pub(crate) fn none(vocabulary: &Vocabulary) -> Self {
-        Self { words: vec![0; vocabulary.mask_words()], count: 0 }
-    }
-
-    /// Allows a token that was not allowed before.
-    #[inline]
-    pub(crate) fn allow(&mut self, token: u32) {
-        allow(&mut self.words, token);
-        self.count += 1;
     }
 }
 

@@ -11,13 +11,14 @@
 
 use crate::ast::ByteSet;
 use crate::compile::CompiledGrammar;
+use crate::counted::Bits;
 use crate::determinize::{DEAD_STATE, Determinizer, State, Thread};
 use crate::error::ConstrainError;
 use crate::json_chars::{self, CharForm, FORMS};
 use crate::mask::Mask;
 use crate::masks::Lazy;
 use crate::nfa::{Nfa, Op, UNBOUNDED};
-use crate::string_tables::{Bits, Place};
+use crate::string_tables::Place;
 use crate::walk::walk;
 
 const QUOTE: ByteSet = ByteSet::single(b'"');
@@ -71,7 +72,7 @@ pub(crate) fn mask(
         Some(more) => at.need <= more && (more <= at.left || at.left == UNBOUNDED),
     };
     let most = if at.left == UNBOUNDED { u32::MAX } else { at.left.saturating_add(begun) };
-    let mut bits = place.inside_within(vocabulary, most);
+    let mut bits = place.inside.within(vocabulary, most);
     let counted = at.need > 0 || at.left != UNBOUNDED || (begun > 0 && !empty);
     close(grammar, automaton, place, after, &mut bits, |chars| !counted || closes(chars))?;
     if automaton.accepts(state)
@@ -107,7 +108,7 @@ fn looped(
     let Some(place) = vocabulary.strings(form).place(vocabulary, 0) else {
         return Ok(None);
     };
-    let mut bits = place.inside.clone();
+    let mut bits = place.inside.within(vocabulary, u32::MAX);
     close(grammar, automaton, place, after, &mut bits, |_| true)?;
     if automaton.accepts(state)
         && let Some(eos) = vocabulary.eos()

@@ -117,6 +117,11 @@ impl Trie {
         Ok(trie)
     }
 
+    /// Number of nodes; a node comes before its children.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// A node.
     #[inline]
     pub(crate) fn node(&self, node: u32) -> TrieNode {

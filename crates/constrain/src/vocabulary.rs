@@ -2,9 +2,13 @@
 //! once and used by every grammar.
 
 use crate::ast::ByteSet;
+use crate::counted::Counted;
 use crate::error::ConstrainError;
 use crate::json_chars::FORMS;
+use crate::regions;
+use crate::runs::Runs;
 use crate::string_tables::StringTables;
+use crate::subtrees::Subtrees;
 use crate::trie::Trie;
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +24,11 @@ pub struct Vocabulary {
     pub(crate) longest: usize,
     /// Bytes that are tokens by themselves.
     pub(crate) singles: ByteSet,
+    /// How many tokens begin with each byte.
+    beginnings: Box<[u32; 256]>,
     strings: [OnceLock<StringTables>; FORMS.len()],
+    subtrees: OnceLock<Subtrees>,
+    runs: Runs,
 }
 
 impl Vocabulary {
@@ -55,11 +63,15 @@ impl Vocabulary {
         let mut ends = Vec::with_capacity(tokens.len());
         let mut longest = 0;
         let mut singles = ByteSet::EMPTY;
+        let mut beginnings = Box::new([0; 256]);
         for id in 0..tokens.len() {
             let text = text(id);
             bytes.extend_from_slice(text);
             ends.push(bytes.len() as u32);
             longest = longest.max(text.len());
+            if let Some(first) = text.first() {
+                beginnings[*first as usize] += 1;
+            }
             if let [byte] = text {
                 singles.insert(*byte);
             }
@@ -74,7 +86,10 @@ impl Vocabulary {
             eos,
             longest,
             singles,
+            beginnings,
             strings: [const { OnceLock::new() }; FORMS.len()],
+            subtrees: OnceLock::new(),
+            runs: Runs::default(),
         })
     }
 
@@ -103,6 +118,8 @@ impl Vocabulary {
         for form in FORMS {
             self.strings(form).prepare(self);
         }
+        self.subtrees();
+        self.run(&regions::RAW);
     }
 
     /// Words of a mask.
@@ -113,5 +130,20 @@ impl Vocabulary {
     /// Tables for one form of JSON string characters, made on first use.
     pub(crate) fn strings(&self, form: crate::json_chars::CharForm) -> &StringTables {
         self.strings[form as usize].get_or_init(|| StringTables::new(form))
+    }
+
+    /// What lies below each node of the trie, made on first use.
+    pub(crate) fn subtrees(&self) -> &Subtrees {
+        self.subtrees.get_or_init(|| Subtrees::new(&self.trie))
+    }
+
+    /// The tokens made of characters that begin with one of `leads`.
+    pub(crate) fn run(&self, leads: &ByteSet) -> Arc<Counted> {
+        self.runs.get(self, leads)
+    }
+
+    /// How many tokens begin with one of these bytes.
+    pub(crate) fn beginning_with(&self, bytes: &ByteSet) -> usize {
+        bytes.iter().map(|byte| self.beginnings[byte as usize] as usize).sum()
     }
 }

@@ -28,9 +28,18 @@ pub(crate) fn walk<A: Automaton>(
     trie: &Trie,
     automaton: &mut A,
     state: A::State,
+    visit: impl FnMut(&[u32], A::State),
+) -> Result<(), ConstrainError> {
+    walk_from(trie, automaton, vec![(ROOT, state)], visit)
+}
+
+/// Calls `visit` for the tokens below some nodes whose bytes all stay alive from the node's state.
+pub(crate) fn walk_from<A: Automaton>(
+    trie: &Trie,
+    automaton: &mut A,
+    mut stack: Vec<(u32, A::State)>,
     mut visit: impl FnMut(&[u32], A::State),
 ) -> Result<(), ConstrainError> {
-    let mut stack = vec![(ROOT, state)];
     let mut check = 0_u32;
     while let Some((node, state)) = stack.pop() {
         check = check.wrapping_add(1);
@@ -39,6 +48,7 @@ pub(crate) fn walk<A: Automaton>(
         }
         let node = trie.node(node);
         let children = trie.children(node);
+        // From the last child to the first: then the nodes are read in the order they lie in.
         let mut enter = |index: usize, automaton: &mut A| {
             let child = &children[index];
             if let Some(next) = automaton.step(state, child.byte) {
@@ -49,22 +59,22 @@ pub(crate) fn walk<A: Automaton>(
             }
         };
         if node.wide == NARROW {
-            for index in 0..children.len() {
+            for index in (0..children.len()).rev() {
                 enter(index, automaton);
             }
             continue;
         }
         // Only the bytes that both have; a child's index is the rank of its byte.
         let (bytes, live) = (trie.bytes_below(node.wide).0, automaton.live(state).0);
-        let mut before = 0;
-        for (bytes, live) in bytes.into_iter().zip(live) {
+        let mut before = children.len();
+        for (bytes, live) in bytes.into_iter().zip(live).rev() {
+            before -= bytes.count_ones() as usize;
             let mut both = bytes & live;
             while both != 0 {
-                let bit = both & both.wrapping_neg();
+                let bit = 1 << both.ilog2();
                 both ^= bit;
                 enter(before + (bytes & (bit - 1)).count_ones() as usize, automaton);
             }
-            before += bytes.count_ones() as usize;
         }
     }
     Ok(())
