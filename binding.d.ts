@@ -14,6 +14,11 @@ export declare class NativeEngine {
   get info(): NativeEngineInfo
   /** Takes a request in; everything that happens to it comes from the generation. */
   submit(request: NativeRequest): GenerationOutcome
+  /**
+   * Takes a request in `count` times, as one: the prompt is computed once. The seeds take the place
+   * of the request's, one each; without them every generation draws its own.
+   */
+  submitChoices(request: NativeRequest, count: number, seeds?: Array<bigint> | undefined | null): GenerationsOutcome
   tokenize(text: string, special: boolean): IdsOutcome
   /** The tokens of a long prompt, off the JS thread. */
   encodePrompt(text: string, special: boolean): Promise<IdsOutcome>
@@ -76,6 +81,11 @@ export declare function errorCodes(): Array<string>
 
 export interface GenerationOutcome {
   ok?: NativeGeneration
+  failure?: NativeFailure
+}
+
+export interface GenerationsOutcome {
+  ok?: Array<NativeGeneration>
   failure?: NativeFailure
 }
 

@@ -2,7 +2,6 @@
  * The engine: a model in this process. {@link load} starts one; {@link Engine.generate} and {@link Engine.stream}
  * make text with it. Inference runs on the engine's own thread and never blocks the event loop.
  */
-import { EventEmitter } from 'node:events'
 import { chat, type ChatOptions, type ChatResult, type ChatStream, streamChat } from './chat/chat.js'
 import { runTools, type RunToolsOptions, type RunToolsResult } from './chat/run_tools.js'
 import type { RunnableTool, ToolDefinition } from './chat/tools.js'
@@ -12,8 +11,8 @@ import { RunningGeneration } from './generation.js'
 import type { Grammar } from './grammar.js'
 import { resolveModel } from './models/index.js'
 import type { PullProgress } from './models/index.js'
-import { loadEngine, unwrap, type NativeEngine, type NativeGeneration } from './native.js'
-import { toIds, toNativeLoadOptions, toNativeRequest } from './request.js'
+import { loadEngine, unwrap, type NativeEngine, type NativeGeneration, type NativeRequest } from './native.js'
+import { choiceSeed, toIds, toNativeLoadOptions, toNativeRequest } from './request.js'
 
 export interface LoadOptions {
   /** Positions kept for one sequence, prompt and answer together. Default: what the model was trained for, at most 8192. */
@@ -240,6 +239,11 @@ export interface Engine extends AsyncDisposable {
   readonly info: EngineInfo
   generate<T = unknown>(request: GenerateRequest<T>): Promise<GenerateResult<T>>
   stream<T = unknown>(request: GenerateRequest<T>): Generation<T>
+  /**
+   * Several answers to one request at the same time (1 to 128); its prompt is computed once. Answer `i` is the one that
+   * the request alone gets with its seed plus `i`; without a seed each draws its own.
+   */
+  streamChoices<T = unknown>(request: GenerateRequest<T>, count: number): Generation<T>[]
   /** `special`: whether control strings become control tokens. Default: false. */
   tokenize(text: string, options?: { readonly special?: boolean }): Uint32Array
   detokenize(ids: Uint32Array | readonly number[]): string
@@ -253,7 +257,10 @@ export interface Engine extends AsyncDisposable {
   /** A conversation that keeps its history; what was computed for it is found again. */
   createChat(options?: ConversationOptions): Conversation
   stats(): EngineStats
-  /** Calls back at the end of every generation. Gives the function that ends this. */
+  /**
+   * Calls back at the end of every generation. Gives the function that ends this. What a listener throws harms no
+   * generation and no other listener: it is thrown again on the next tick, as an uncaught exception of the process.
+   */
   onGeneration(listener: (event: GenerationEvent) => void): () => void
   /** Stops intake, cancels what runs, frees the model. May be called again. */
   close(): Promise<void>
@@ -261,6 +268,9 @@ export interface Engine extends AsyncDisposable {
 
 /** Characters from which a prompt is tokenized off this thread: some milliseconds' worth. */
 const LONG_PROMPT = 8192
+
+/** Answers to one request at most. */
+const MAX_CHOICES = 128
 
 /** The time `close()` waits for the step under way. */
 const CLOSE_DEADLINE_MS = 30_000
@@ -285,7 +295,7 @@ export async function load(model: string, options: LoadOptions = {}): Promise<En
 class LoadedEngine implements Engine {
   readonly info: EngineInfo
   readonly #native: NativeEngine
-  readonly #events = new EventEmitter<{ generation: [GenerationEvent] }>()
+  readonly #listeners = new Set<{ readonly listener: (event: GenerationEvent) => void }>()
   #closing: Promise<void> | undefined
 
   constructor(native: NativeEngine, name: string) {
@@ -299,17 +309,46 @@ class LoadedEngine implements Engine {
 
   stream<T>(request: GenerateRequest<T>): Generation<T> {
     const start = async (): Promise<NativeGeneration> => {
-      this.#open()
-      const native = toNativeRequest(request)
-      if (request.messages !== undefined) {
-        const { ids } = await this.renderChat({ messages: request.messages })
-        native.prompt = ids
-      } else if (native.promptText !== undefined && native.promptText.length > LONG_PROMPT) {
-        native.prompt = unwrap(await this.#open().encodePrompt(native.promptText, native.promptSpecial ?? true))
-      }
+      const native = await this.#prepare(request)
       return unwrap(this.#open().submit(native))
     }
-    return new RunningGeneration<T>(request, start, (event) => this.#events.emit('generation', event))
+    return new RunningGeneration<T>(request, start, this.#report)
+  }
+
+  streamChoices<T>(request: GenerateRequest<T>, count: number): Generation<T>[] {
+    if (!Number.isInteger(count) || count < 1 || count > MAX_CHOICES) {
+      throw new InvalidRequestError(`count must be an integer from 1 to ${MAX_CHOICES}`, {
+        details: { param: 'count' },
+      })
+    }
+    const choices = Array.from({ length: count }, (_, choice) => choice)
+    const submit = async (): Promise<NativeGeneration[]> => {
+      const native = await this.#prepare(request)
+      const { seed } = native
+      const seeds = seed === undefined ? undefined : choices.map((choice) => choiceSeed(seed, choice))
+      return unwrap(this.#open().submitChoices(native, count, seeds))
+    }
+    let submitted: Promise<NativeGeneration[]> | undefined
+    return choices.map((choice) => {
+      const start = async (): Promise<NativeGeneration> => {
+        const natives = await (submitted ??= submit())
+        return natives[choice] as NativeGeneration
+      }
+      return new RunningGeneration<T>(request, start, this.#report)
+    })
+  }
+
+  /** The request as the native part takes it, its conversation rendered and a long text tokenized. */
+  async #prepare(request: GenerateRequest): Promise<NativeRequest> {
+    this.#open()
+    const native = toNativeRequest(request)
+    if (request.messages !== undefined) {
+      const { ids } = await this.renderChat({ messages: request.messages })
+      native.prompt = ids
+    } else if (native.promptText !== undefined && native.promptText.length > LONG_PROMPT) {
+      native.prompt = unwrap(await this.#open().encodePrompt(native.promptText, native.promptSpecial ?? true))
+    }
+    return native
   }
 
   tokenize(text: string, options: { readonly special?: boolean } = {}): Uint32Array {
@@ -359,8 +398,21 @@ class LoadedEngine implements Engine {
   }
 
   onGeneration(listener: (event: GenerationEvent) => void): () => void {
-    this.#events.on('generation', listener)
-    return () => this.#events.off('generation', listener)
+    const entry = { listener }
+    this.#listeners.add(entry)
+    return () => void this.#listeners.delete(entry)
+  }
+
+  readonly #report = (event: GenerationEvent): void => {
+    for (const { listener } of this.#listeners) {
+      try {
+        listener(event)
+      } catch (error) {
+        process.nextTick(() => {
+          throw error
+        })
+      }
+    }
   }
 
   close(): Promise<void> {

@@ -43,6 +43,11 @@ const stop: Check = (value, param) => {
   return refuse(param, 'a string or an array of at most 16 strings, none of them empty')
 }
 
+/** The seed of one of several answers to a request: the first has the request's, the next ones the numbers after it. */
+export function choiceSeed(seed: number | bigint, choice: number): bigint {
+  return choice === 0 ? BigInt(seed) : BigInt.asUintN(63, BigInt(seed) + BigInt(choice))
+}
+
 /** Token ids as the native part takes them. */
 export function toIds(value: unknown, param: string): Uint32Array {
   if (value instanceof Uint32Array) return value

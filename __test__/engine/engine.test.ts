@@ -395,6 +395,27 @@ describe('an engine', () => {
     await until(() => engine.stats().completionTokens - before.completionTokens >= 6)
   })
 
+  test('a listener that throws harms no generation and no listener, and is heard of', async () => {
+    const told: string[] = []
+    const offs = [1, 2].map((n) =>
+      engine.onGeneration(({ outcome }) => {
+        told.push(outcome)
+        throw new Error(`listener ${n}`)
+      }),
+    )
+    const thrown = jest.spyOn(process, 'nextTick').mockImplementation(() => undefined)
+    try {
+      expect((await engine.generate({ prompt: 'xyz', maxTokens: 2, ignoreEos: true })).tokens).toHaveLength(2)
+      expect(told).toEqual(['length', 'length'])
+      const again = thrown.mock.calls.map(([callback]) => callback as () => void)
+      for (const [i, callback] of again.entries()) expect(callback).toThrow(`listener ${i + 1}`)
+      expect(again).toHaveLength(2)
+    } finally {
+      thrown.mockRestore()
+      for (const off of offs) off()
+    }
+  })
+
   test('never computes a prompt twice in one generation', async () => {
     const fresh = await loadTiny()
     await fresh.generate({ prompt: new Uint32Array(50).fill(9), maxTokens: 20, ignoreEos: true })

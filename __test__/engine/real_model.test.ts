@@ -1,5 +1,6 @@
 /** The default model through the façade. */
-import { choice, type Engine, jsonSchema, load, regex } from '../../src/index.js'
+import fc from 'fast-check'
+import { choice, type Engine, type GenerateRequest, jsonSchema, load, regex, TinyLlmError } from '../../src/index.js'
 
 let engine: Engine
 
@@ -51,6 +52,56 @@ test('greedy and seeded answers are the same alone and in a batch, cold and warm
   for (const [i, { tokens, logprobs }] of alone.entries()) {
     expect(together[i]).toMatchObject({ tokens, logprobs })
     expect(chunked[i]).toMatchObject({ tokens, logprobs })
+  }
+})
+
+test('random schedules on every kind of CPU there is: bit for bit the same as alone', async () => {
+  const beginning = 'You are a helpful assistant who answers in one short sentence, without any explanation. '
+  const grammar = jsonSchema({
+    type: 'object',
+    properties: { who: { type: 'string', maxLength: 12 }, when: { type: 'string', pattern: '^[0-9]{4}-[0-9]{2}$' } },
+    required: ['who', 'when'],
+  })
+  const requests: fc.Arbitrary<GenerateRequest> = fc.record({
+    prompt: fc
+      .tuple(fc.constantFrom('', beginning, beginning.repeat(2)), fc.constantFrom('One', 'Who came?', 'Once upon'))
+      .map((parts) => parts.join('')),
+    maxTokens: fc.integer({ min: 1, max: 12 }),
+    seed: fc.integer({ min: 0, max: 1000 }),
+    temperature: fc.constantFrom(0, 1),
+    topP: fc.constantFrom(1, 0.9),
+    logprobs: fc.constantFrom(0, 3),
+    repetitionPenalty: fc.constantFrom(1, 1.1),
+    grammar: fc.constantFrom(undefined, grammar),
+  }) as fc.Arbitrary<GenerateRequest>
+  const options = fc.record({
+    prefillChunk: fc.constantFrom(1, 7, 64, 512),
+    threads: fc.constantFrom(1, 2),
+    parallel: fc.constantFrom(2, 32),
+  })
+  for (const [seed, tier] of ['portable', 'avx2', 'avx512', 'amx'].entries()) {
+    process.env['TINYLLM_CPU'] = tier
+    const [[some, schedule] = [[], {}]] = fc.sample(
+      fc.tuple(fc.array(requests, { minLength: 4, maxLength: 6 }), options),
+      { numRuns: 1, seed },
+    )
+    const other = await load(engine.info.path, { contextLength: 256, ...schedule })
+      .catch((error: unknown) => {
+        // This machine has none of that kind.
+        if (!TinyLlmError.is(error) || error.code !== 'ERR_TINYLLM_CPU') throw error
+      })
+      .finally(() => delete process.env['TINYLLM_CPU'])
+    if (other === undefined) continue
+    const running = some.map((request) => Promise.all(other.streamChoices(request, 2).map((one) => one.final())))
+    for (const [i, results] of (await Promise.all(running)).entries()) {
+      const request = some[i] as GenerateRequest
+      for (const [choiceIndex, result] of results.entries()) {
+        const alone = await engine.generate({ ...request, seed: Number(request.seed) + choiceIndex })
+        const cachedTokens = expect.any(Number) as number
+        expect(result).toEqual({ ...alone, usage: { ...alone.usage, cachedTokens } })
+      }
+    }
+    await other.close()
   }
 })
 

@@ -3,11 +3,12 @@
  * and for programs that use the engine directly. {@link prepareChat} renders and describes, {@link answer} generates
  * and parses.
  */
-import type { Engine, EngineInfo, GenerateRequest, TokenLogprob, Usage } from '../engine.js'
+import type { Engine, EngineInfo, GenerateRequest, Generation, TokenLogprob, Usage } from '../engine.js'
 import { ContextLengthError } from '../errors.js'
 import { grammar as asGrammar } from '../grammar.js'
 import type { Sampling } from '../openai/request.js'
 import type { Profile } from '../openai/profile.js'
+import { choiceSeed } from '../request.js'
 import { collect, finishReason, type FinishReason, type ToolCall, type ToolEvent } from '../tools/events.js'
 import { compactFormat, type ToolFormat } from '../tools/format.js'
 import { grammar } from '../tools/grammar.js'
@@ -15,9 +16,10 @@ import { renderPrompt } from '../tools/render.js'
 import type { ToolRequest } from '../tools/request.js'
 
 /** What generates text: an engine, or whatever does the same. The chats here are built on it. */
-export type TextEngine = Pick<Engine, 'stream' | 'renderChat' | 'tokenize' | 'detokenize'> & {
-  readonly info: Pick<EngineInfo, 'name' | 'contextLength'>
-}
+export type TextEngine = Pick<Engine, 'stream' | 'renderChat' | 'tokenize' | 'detokenize'> &
+  Partial<Pick<Engine, 'streamChoices'>> & {
+    readonly info: Pick<EngineInfo, 'name' | 'contextLength'>
+  }
 
 /** What an answer needs to know. */
 export interface ChatPlan {
@@ -104,7 +106,23 @@ export function tokenBudget(contextLength: number, promptLength: number, asked: 
 export interface AnswerOptions {
   /** Which answer of the request this is. Default: 0. */
   readonly choice?: number
+  /** The generation of this answer (see {@link startChoices}). Default: one of its own is started. */
+  readonly generation?: Generation
   readonly signal?: AbortSignal
+}
+
+/** Starts the generations of several answers to one request; where the engine can, they share the prompt's computing. */
+export function startChoices(
+  engine: Pick<TextEngine, 'stream' | 'streamChoices'>,
+  request: GenerateRequest,
+  count: number,
+): Generation[] {
+  if (count === 1) return [engine.stream(request)]
+  if (engine.streamChoices !== undefined) return engine.streamChoices(request, count)
+  const { seed } = request
+  return Array.from({ length: count }, (_, choice) =>
+    engine.stream(seed === undefined ? request : { ...request, seed: choiceSeed(seed, choice) }),
+  )
 }
 
 /**
@@ -117,11 +135,8 @@ export async function* answerPieces(
   options: AnswerOptions = {},
 ): AsyncGenerator<AnswerPiece, Answer, void> {
   const { choice = 0, signal } = options
-  const generation = engine.stream({
-    ...chat.generate,
-    ...seedOf(chat.generate, choice),
-    ...(signal === undefined ? {} : { signal }),
-  })
+  const generation =
+    options.generation ?? engine.stream({ ...chat.generate, ...(signal === undefined ? {} : { signal }) })
   const parser = chat.parse ? chat.format.parser(chat.requestId, choice) : null
   const said: ToolEvent[] = []
   for await (const { text, logprobs = [] } of generation) {
@@ -168,11 +183,4 @@ export async function answer(
 
 function plainText(text: string): ToolEvent[] {
   return text === '' ? [] : [{ type: 'content', text }]
-}
-
-/** Each answer of a seeded request has a seed of its own, the first one the request's. */
-export function seedOf(request: GenerateRequest, choice: number): Pick<GenerateRequest, 'seed'> {
-  const { seed } = request
-  if (seed === undefined) return {}
-  return { seed: choice === 0 ? seed : BigInt.asUintN(63, BigInt(seed) + BigInt(choice)) }
 }

@@ -3,8 +3,8 @@
  * decides when to write what.
  */
 import type { Response } from 'express'
-import { answer, prepareChat, type Answer, type PreparedChat, type TextEngine } from '../chat/answer.js'
-import type { TokenLogprob } from '../engine.js'
+import { answer, prepareChat, startChoices, type Answer, type PreparedChat, type TextEngine } from '../chat/answer.js'
+import type { Generation, TokenLogprob } from '../engine.js'
 import type { ChatRequest } from '../openai/request.js'
 import {
   chatChunk,
@@ -33,8 +33,9 @@ export async function serveChat(exchange: Exchange, request: ChatRequest): Promi
 }
 
 async function wholeChat({ engine, response, head, work }: Exchange, request: ChatRequest, chat: PreparedChat) {
-  const answers = await together(work, request.choices, (choice) =>
-    answer(engine, chat, { choice, signal: work.signal }),
+  const generations = startChoices(engine, { ...chat.generate, signal: work.signal }, request.choices)
+  const answers = await together(work, generations, (generation, choice) =>
+    answer(engine, chat, { choice, generation }),
   )
   const choices = answers.map((one, index) => ({
     index,
@@ -50,7 +51,8 @@ async function streamChat(exchange: Exchange, request: ChatRequest, chat: Prepar
   const { engine, head, work } = exchange
   const sse = exchange.stream()
   const noUsage = request.includeUsage ? null : undefined
-  const answers = await together(work, request.choices, async (choice) => {
+  const generations = startChoices(engine, { ...chat.generate, signal: work.signal }, request.choices)
+  const answers = await together(work, generations, async (generation, choice) => {
     const chunks = new ChoiceChunks(choice, request.logprobs !== null)
     const send = (chunk: ChunkChoice) => sse.data(chatChunk(head, [chunk], noUsage))
     let opened = false
@@ -60,7 +62,7 @@ async function streamChat(exchange: Exchange, request: ChatRequest, chat: Prepar
     }
     const done = await answer(engine, chat, {
       choice,
-      signal: work.signal,
+      generation,
       onPiece: async ({ events, logprobs }) => {
         await open()
         chunks.hold(logprobs)
@@ -122,14 +124,14 @@ class ChoiceChunks {
 /** Makes the choices of a request at the same time. When one fails the others are stopped, and then the first failure is thrown. */
 export async function together<T>(
   work: AbortController,
-  count: number,
-  make: (choice: number) => Promise<T>,
+  generations: readonly Generation[],
+  make: (generation: Generation, choice: number) => Promise<T>,
 ): Promise<T[]> {
   let failure: { error: unknown } | null = null
   const made = await Promise.all(
-    Array.from({ length: count }, async (_, choice) => {
+    generations.map(async (generation, choice) => {
       try {
-        return [await make(choice)]
+        return [await make(generation, choice)]
       } catch (error) {
         failure ??= { error }
         work.abort(error)

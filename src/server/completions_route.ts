@@ -2,7 +2,7 @@
  * `POST /v1/completions`: the legacy route, a raw prompt and no parsing.
  */
 import type { GenerateResult, TokenLogprob } from '../engine.js'
-import { seedOf } from '../chat/answer.js'
+import { startChoices } from '../chat/answer.js'
 import type { CompletionRequest } from '../openai/request.js'
 import { legacyLogprobsJson, textCompletion, usageJson } from '../openai/wire.js'
 import { together, type Exchange } from './chat_route.js'
@@ -18,12 +18,12 @@ export async function serveCompletion(exchange: Exchange, request: CompletionReq
     ...(request.logprobs === null ? {} : { logprobs: request.logprobs }),
     signal: work.signal,
   }
-  const generation = (choice: number) => engine.stream({ ...generate, ...seedOf(generate, choice) })
+  const generations = startChoices(engine, generate, request.choices)
   const logprobsOf = (tokens: readonly TokenLogprob[] | undefined, offset: number) =>
     request.logprobs === null ? null : legacyLogprobsJson(tokens ?? [], offset)
 
   if (!request.stream) {
-    const results = await together(work, request.choices, (choice) => generation(choice).final())
+    const results = await together(work, generations, (generation) => generation.final())
     const choices = results.map(({ text, finishReason, logprobs }, index) => ({
       index,
       text,
@@ -36,15 +36,14 @@ export async function serveCompletion(exchange: Exchange, request: CompletionReq
 
   const sse = exchange.stream()
   const noUsage = request.includeUsage ? null : undefined
-  const results = await together(work, request.choices, async (index): Promise<GenerateResult> => {
-    const running = generation(index)
+  const results = await together(work, generations, async (generation, index): Promise<GenerateResult> => {
     let offset = 0
-    for await (const { text, logprobs } of running) {
+    for await (const { text, logprobs } of generation) {
       const choice = { index, text, logprobs: logprobsOf(logprobs, offset), finish_reason: null }
       offset += text.length
       await sse.data(textCompletion(head, [choice], noUsage))
     }
-    const result = await running.final()
+    const result = await generation.final()
     const last = { index, text: '', logprobs: null, finish_reason: result.finishReason }
     await sse.data(textCompletion(head, [last], noUsage))
     return result

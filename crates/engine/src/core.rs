@@ -227,13 +227,13 @@ impl EngineCore {
         let grammar = request.grammar.as_deref().map(Grammar::from_json).transpose()?;
         let mut generations = Vec::with_capacity(seeds.len());
         let mut family = Vec::with_capacity(seeds.len());
-        for seed in seeds {
+        let requests = std::iter::repeat_n(request, seeds.len());
+        for (request, seed) in requests.zip(seeds) {
             let ticket = Ticket::take(&self.places, self.places_max)
                 .ok_or(EngineError::Overloaded { limit: self.places_max })?;
             let outbox = Arc::new(Outbox::new(self.outbox_tokens));
             let id = SeqId(self.next_id.fetch_add(1, Ordering::Relaxed));
             let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(id));
-            let request = request.clone();
             let (to, wakes) = (Arc::clone(&outbox), self.wakes.clone());
             family.push(Box::new(Sequence::new(id, request, limit, seed, to, ticket)));
             generations.push(Generation { outbox, wakes });

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{AsyncTask, Uint32Array};
+use napi::bindgen_prelude::{AsyncTask, BigInt, Uint32Array};
 use napi_derive::napi;
 use tinyllm_engine::{Engine, EngineError, EngineOptions, ForwardPath, Generation, Stats, promise};
 
@@ -93,6 +93,7 @@ pub struct NativeCompiled {
 outcomes! {
     EngineOutcome(NativeEngine);
     GenerationOutcome(NativeGeneration);
+    GenerationsOutcome(Vec<NativeGeneration>);
     /// `ok` is absent after the last batch.
     BatchOutcome(NativeBatch);
     IdsOutcome(Uint32Array);
@@ -164,6 +165,31 @@ impl NativeEngine {
         let submitted = request.into_request(engine).and_then(|r| engine.core().submit(r));
         submitted
             .map(|generation| NativeGeneration { generation, engine: Arc::clone(engine) })
+            .into()
+    }
+
+    /// Takes a request in `count` times, as one: the prompt is computed once. The seeds take the place
+    /// of the request's, one each; without them every generation draws its own.
+    #[napi(catch_unwind)]
+    pub fn submit_choices(
+        &self,
+        request: NativeRequest,
+        count: u32,
+        seeds: Option<Vec<BigInt>>,
+    ) -> GenerationsOutcome {
+        let engine = &self.0;
+        let seeds = seeds.map_or_else(
+            || vec![None; count as usize],
+            |seeds| seeds.iter().map(|seed| Some(seed.get_u64().1)).collect(),
+        );
+        let submitted =
+            request.into_request(engine).and_then(|r| engine.core().submit_choices(r, &seeds));
+        submitted
+            .map(|generations| {
+                let engine = || Arc::clone(engine);
+                let native = |generation| NativeGeneration { generation, engine: engine() };
+                generations.into_iter().map(native).collect()
+            })
             .into()
     }
 
