@@ -21,6 +21,7 @@ use crate::masks;
 use crate::nfa::{Counting, Nfa};
 use crate::runtime::Runtime;
 use crate::vocabulary::Vocabulary;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A grammar for one vocabulary.
@@ -30,6 +31,8 @@ pub struct CompiledGrammar {
     pub(crate) vocabulary: Arc<Vocabulary>,
     pub(crate) limits: Limits,
     cache: RwLock<Cache>,
+    /// Whether whoever has the cache to write gives a long walk up; a walk that is given up clears it.
+    pub(crate) hurried: AtomicBool,
     distances: OnceLock<Distances>,
 }
 
@@ -65,6 +68,7 @@ pub fn compile(
         vocabulary: Arc::clone(vocabulary),
         limits: limits.clone(),
         cache: RwLock::new(cache),
+        hurried: AtomicBool::new(false),
         distances: OnceLock::new(),
     };
     // Where a token spells every step byte by byte, no state is without a token.
@@ -108,6 +112,7 @@ impl CompiledGrammar {
     /// The cache to add to, emptied first when it is full.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Cache> {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        self.hurried.store(false, Ordering::Relaxed);
         if cache.bytes() > self.limits.cache_bytes {
             let masks_made = cache.masks_made;
             *cache = Cache::new(&self.nfa, cache.epoch + 1);
@@ -142,6 +147,19 @@ impl Cache {
             Some(mask) if mask.allowed() > 0 => Ok(mask),
             _ => self.mask(grammar, state),
         }
+    }
+
+    /// The mask of a state when it is known or needs no long walk. What a walk made before it was
+    /// given up stays.
+    pub(crate) fn quick_mask(
+        &mut self,
+        grammar: &CompiledGrammar,
+        state: State,
+    ) -> Result<Option<Mask>, ConstrainError> {
+        grammar.hurried.store(true, Ordering::Relaxed);
+        let made = self.mask(grammar, state);
+        let finished = grammar.hurried.swap(false, Ordering::Relaxed);
+        if finished { made.map(Some) } else { Ok(None) }
     }
 
     /// Bytes of memory held.

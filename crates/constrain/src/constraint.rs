@@ -16,7 +16,9 @@ pub trait TokenConstraint: Send + std::fmt::Debug {
     /// token spells.
     fn mask(&mut self, remaining: Option<u32>) -> Result<Mask, ConstrainError>;
 
-    /// The mask where it is known or takes microseconds; `None` where it takes longer.
+    /// The mask where it is known or takes microseconds; `None` where it takes longer (or may, when
+    /// it must be found out by trying: what was tried then helps [`Self::mask`]). A mask under a
+    /// budget that matters is given whatever it takes.
     fn quick_mask(&mut self, remaining: Option<u32>) -> Result<Option<Mask>, ConstrainError> {
         self.mask(remaining).map(Some)
     }

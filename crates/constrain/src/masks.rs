@@ -11,6 +11,7 @@ use crate::nfa::Nfa;
 use crate::regions;
 use crate::strings;
 use crate::walk::{Automaton, walk};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The mask of a state: the tokens that stay alive, and the end token where it accepts.
 pub(crate) fn make(
@@ -111,13 +112,15 @@ pub(crate) struct Lazy<'a> {
     nfa: &'a Nfa,
     automaton: &'a mut Determinizer,
     limits: &'a Limits,
+    hurried: &'a AtomicBool,
     most_work: u64,
 }
 
 impl<'a> Lazy<'a> {
     pub(crate) fn new(grammar: &'a CompiledGrammar, automaton: &'a mut Determinizer) -> Self {
         let most_work = automaton.work.saturating_add(grammar.limits.compile_work);
-        Self { nfa: &grammar.nfa, automaton, limits: &grammar.limits, most_work }
+        let CompiledGrammar { nfa, limits, hurried, .. } = grammar;
+        Self { nfa, automaton, limits, hurried, most_work }
     }
 }
 
@@ -138,7 +141,7 @@ impl Automaton for Lazy<'_> {
     /// The cache starts below its limit, so an operation that ends above twice the limit alone
     /// made more than the limit.
     fn check(&mut self) -> Result<(), ConstrainError> {
-        if self.automaton.work > self.most_work {
+        if self.automaton.work > self.most_work || self.hurried.swap(false, Ordering::Relaxed) {
             return Err(out_of_work(self.limits));
         }
         Limits::check(

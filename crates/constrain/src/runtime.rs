@@ -98,29 +98,34 @@ impl Runtime {
         self.complete = complete;
     }
 
+    /// The budget, when it could matter: when some state is so far from an ending.
+    fn budget(&self, remaining: Option<u32>) -> Option<u32> {
+        let remaining = remaining.filter(|_| self.options.close_within_budget)?;
+        let most = u64::from(self.grammar.distances().furthest) + 2;
+        (u64::from(remaining) < most).then_some(remaining)
+    }
+
     fn within(&mut self, remaining: u32) -> Result<Mask, ConstrainError> {
         let grammar = Arc::clone(&self.grammar);
-        // No state is so far from an ending that this budget could matter.
-        let most = u64::from(grammar.distances().furthest) + 2;
-        if u64::from(remaining) >= most {
-            return self.plain();
-        }
         let mut cache = grammar.write();
         self.sync(&mut cache);
         let state = self.state();
         cache.mask_within(&grammar, &mut self.closing, state, remaining)
     }
 
+    /// The plain mask of the current state when it was made before.
+    fn known(&self) -> Option<Mask> {
+        let cache = self.grammar.read();
+        let known = (cache.epoch == self.epoch).then(|| cache.known_mask(self.state()))?;
+        known.cloned()
+    }
+
     /// The plain mask of the current state.
     fn plain(&mut self) -> Result<Mask, ConstrainError> {
-        let grammar = Arc::clone(&self.grammar);
-        let cache = grammar.read();
-        if cache.epoch == self.epoch
-            && let Some(mask) = cache.known_mask(self.state())
-        {
-            return Ok(mask.clone());
+        if let Some(mask) = self.known() {
+            return Ok(mask);
         }
-        drop(cache);
+        let grammar = Arc::clone(&self.grammar);
         let mut cache = grammar.write();
         self.sync(&mut cache);
         let state = self.state();
@@ -133,10 +138,24 @@ impl TokenConstraint for Runtime {
         if self.ended {
             return Ok(Mask::new(vec![0; self.grammar.vocabulary.mask_words()]));
         }
-        match remaining {
-            Some(remaining) if self.options.close_within_budget => self.within(remaining),
-            _ => self.plain(),
+        match self.budget(remaining) {
+            Some(remaining) => self.within(remaining),
+            None => self.plain(),
         }
+    }
+
+    fn quick_mask(&mut self, remaining: Option<u32>) -> Result<Option<Mask>, ConstrainError> {
+        if self.ended || self.budget(remaining).is_some() {
+            return self.mask(remaining).map(Some);
+        }
+        if let Some(mask) = self.known() {
+            return Ok(Some(mask));
+        }
+        let grammar = Arc::clone(&self.grammar);
+        let mut cache = grammar.write();
+        self.sync(&mut cache);
+        let state = self.state();
+        cache.quick_mask(&grammar, state)
     }
 
     fn advance(&mut self, token: u32) -> Result<(), ConstrainError> {

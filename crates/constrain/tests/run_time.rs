@@ -199,3 +199,33 @@ fn a_closing_mask_does_not_depend_on_the_masks_before_it() {
         }
     }
 }
+
+#[test]
+fn a_long_walk_is_given_up_and_made_later() {
+    // 38,416 words of four letters.
+    let words: Vec<String> = (0..14_u32.pow(4))
+        .map(|n| [2744, 196, 14, 1].map(|unit| char::from(b'a' + (n / unit % 14) as u8)))
+        .map(String::from_iter)
+        .collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let vocabulary = vocabulary(&words);
+    let grammar = Grammar::Regex("([a-m][b-n])+(end|fin)!".into());
+    let [tried, patient] =
+        [(); 2].map(|()| compile(&grammar, &vocabulary, &Limits::default()).unwrap());
+    let (mut tried, mut patient) = (plain(&tried), plain(&patient));
+    let mut given_up = 0;
+    for byte in b"abablnend!" {
+        let expected = patient.mask(None).unwrap();
+        match tried.quick_mask(None).unwrap() {
+            Some(mask) => assert_eq!(mask, expected),
+            None => {
+                given_up += 1;
+                assert_eq!(tried.mask(None).unwrap(), expected);
+                assert_eq!(tried.quick_mask(None).unwrap(), Some(expected));
+            }
+        }
+        tried.advance(u32::from(*byte)).unwrap();
+        patient.advance(u32::from(*byte)).unwrap();
+    }
+    assert!((1..10).contains(&given_up), "{given_up}");
+}
