@@ -251,6 +251,7 @@ export interface NativeStats {
   cachedTokens: number
   completionTokens: number
   forcedTokens: number
+  lateMasks: number
   preemptions: number
   evictions: number
   running: number

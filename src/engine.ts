@@ -209,6 +209,8 @@ export interface EngineStats {
   readonly completionTokens: number
   /** Tokens that were the only ones the grammar allowed, and cost no sampling. */
   readonly forcedTokens: number
+  /** Times that it took long to find out what a grammar allows, so that it was done while the layers ran. */
+  readonly lateMasks: number
   /** Times a sequence gave its pages up for another. */
   readonly preemptions: number
   /** Pages the prefix cache gave up. */

@@ -216,13 +216,12 @@ fn a_long_walk_is_given_up_and_made_later() {
     let mut given_up = 0;
     for byte in b"abablnend!" {
         let expected = patient.mask(None).unwrap();
-        match tried.quick_mask(None).unwrap() {
-            Some(mask) => assert_eq!(mask, expected),
-            None => {
-                given_up += 1;
-                assert_eq!(tried.mask(None).unwrap(), expected);
-                assert_eq!(tried.quick_mask(None).unwrap(), Some(expected));
-            }
+        if let Some(mask) = tried.quick_mask(None).unwrap() {
+            assert_eq!(mask, expected);
+        } else {
+            given_up += 1;
+            assert_eq!(tried.mask(None).unwrap(), expected);
+            assert_eq!(tried.quick_mask(None).unwrap(), Some(expected));
         }
         tried.advance(u32::from(*byte)).unwrap();
         patient.advance(u32::from(*byte)).unwrap();

@@ -43,6 +43,8 @@ counters! {
     completion_tokens,
     /// Tokens chosen without logits, because the grammar left one.
     forced_tokens,
+    /// Times that what is allowed was found while the layers ran.
+    late_masks,
     /// Sequences that had to give their pages back for another.
     preemptions,
     /// Pages the prefix cache gave up.

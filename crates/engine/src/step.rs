@@ -59,6 +59,8 @@ impl Scheduler {
         drop(feeds);
         self.shared.counters.steps.add(1);
         self.shared.counters.forward_tokens.add(tokens);
+        let late = shares.iter().filter(|share| share.coming.is_some()).count();
+        self.shared.counters.late_masks.add(late);
         let mut failed = Vec::new();
         for (feed, share) in shares.into_iter().enumerate() {
             let sequence = &mut self.running[share.at];

@@ -46,6 +46,8 @@ pub(crate) type StepLog = Arc<Mutex<Vec<Vec<(usize, Vec<u32>, bool)>>>>;
 /// page, a wrong position or a lost token shows in the output.
 pub(crate) struct Fake<L> {
     pub(crate) logits: L,
+    /// Length of a row.
+    pub(crate) rows: usize,
     pub(crate) log: StepLog,
     /// When there: a step waits for a permit.
     pub(crate) gate: Option<Receiver<()>>,
@@ -64,7 +66,7 @@ impl<F: FnMut(&[u32]) -> Vec<f32> + Send> Logits for F {
 
 impl<L: Logits> Forward for Fake<L> {
     fn vocab_size(&self) -> usize {
-        ROWS
+        self.rows
     }
 
     fn context_length(&self) -> usize {
@@ -121,10 +123,11 @@ impl<L: Logits> Forward for Fake<L> {
             .filter(|(wanted, _)| whole(wanted))
             .flat_map(|(_, row)| row.clone())
             .collect();
-        outputs.rows(dense.len() / ROWS, ROWS).copy_from_slice(&dense);
+        let width = self.rows;
+        outputs.rows(dense.len() / width, width).copy_from_slice(&dense);
         for (wanted, row) in &rows {
             match wanted {
-                Wanted::Last | Wanted::Best => outputs.give_row(*wanted, ROWS, None, None),
+                Wanted::Last | Wanted::Best => outputs.give_row(*wanted, width, None, None),
                 Wanted::Only(ids) => {
                     let few: Vec<f32> = ids.iter().map(|&id| row[id as usize]).collect();
                     outputs.give_few(&few);
@@ -138,11 +141,15 @@ impl<L: Logits> Forward for Fake<L> {
 
 /// Logits that are a hash of all tokens before: any confusion changes them.
 pub(crate) fn hashed(tokens: &[u32]) -> Vec<f32> {
+    hashed_row(tokens, ROWS)
+}
+
+pub(crate) fn hashed_row(tokens: &[u32], rows: usize) -> Vec<f32> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &token in tokens {
         hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3);
     }
-    (0..ROWS as u64)
+    (0..rows as u64)
         .map(|i| {
             let mut x = hash ^ i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -174,7 +181,7 @@ pub(crate) fn engine(
     options: &EngineOptions,
 ) -> (EngineCore, StepLog) {
     let log = StepLog::default();
-    let fake = Fake { logits, log: Arc::clone(&log), gate: None };
+    let fake = Fake { logits, rows: ROWS, log: Arc::clone(&log), gate: None };
     (EngineCore::start(Box::new(fake), table(), options).expect("an engine"), log)
 }
 
@@ -185,7 +192,7 @@ pub(crate) fn gated(
 ) -> (EngineCore, StepLog, Sender<()>) {
     let (permits, gate) = unbounded();
     let log = StepLog::default();
-    let fake = Fake { logits, log: Arc::clone(&log), gate: Some(gate) };
+    let fake = Fake { logits, rows: ROWS, log: Arc::clone(&log), gate: Some(gate) };
     (EngineCore::start(Box::new(fake), table(), options).expect("an engine"), log, permits)
 }
 
