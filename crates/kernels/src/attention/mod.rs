@@ -1,18 +1,18 @@
 //! Attention over KV pages, for decoding and prefill alike.
 //!
-//! A query at position p sees positions 0 to p of its sequence. They are taken in chunks of 256
-//! positions, at absolute places: inside a chunk pages go by in order, with a running maximum and
-//! one rescaling a page; chunks are merged in ascending order. This sequence of operations is the
-//! same for every query, whether it is one row of a decoding step (whose chunks may run on several
-//! threads) or one of a prefill chunk's many (whose chunks run one after the other), so the result
-//! has the same bits.
+//! A query at position p sees positions 0 to p of its sequence. They are taken in chunks at fixed
+//! places (`chunks.rs`): a chunk's scores first, then their maximum, the weights and their sum, then
+//! the weighted values, position by position; chunks are merged in ascending order. This sequence
+//! of operations is the same for every query, whether it is one row of a decoding step (whose
+//! chunks may run on several threads) or one of a prefill chunk's many (whose chunks run one after
+//! the other), so the result has the same bits.
 //!
 //! Queries of the heads that share a KV head, and neighbouring rows of a prefill, are processed
 //! together: every key and value is loaded and widened once for several of them.
 
+mod chunks;
 mod kernel;
-
-use std::ops::Range;
+mod plan;
 
 use crate::dispatch::Cpu;
 use crate::elementwise;
@@ -22,7 +22,8 @@ use crate::pool::ThreadPool;
 use crate::shared::Shared;
 use crate::simd::LANES;
 
-use kernel::{CHUNK_PAGES, Unit, state_size};
+use kernel::Unit;
+use plan::{Item, Plan};
 
 /// Consecutive positions of one sequence in a batch.
 #[derive(Debug, Clone, Copy)]
@@ -40,10 +41,6 @@ impl Segment<'_> {
     fn end(&self) -> usize {
         self.start + self.rows
     }
-
-    fn chunks(&self) -> usize {
-        self.end().div_ceil(CHUNK_PAGES * PAGE_POSITIONS)
-    }
 }
 
 /// The rows of one step: segments one after another, checked against the pool once.
@@ -54,6 +51,8 @@ impl Segment<'_> {
 pub struct Batch<'a> {
     pool: &'a KvPool,
     segments: Vec<Segment<'a>>,
+    /// The first row of each segment.
+    first_rows: Vec<usize>,
     /// Position of each row, and its segment.
     rows: Vec<(usize, usize)>,
 }
@@ -72,6 +71,7 @@ impl<'a> Batch<'a> {
             return Err(KernelError::Unsupported { what: "the KV head size", found, requirement });
         }
         let mut rows = Vec::new();
+        let mut first_rows = Vec::with_capacity(segments.len());
         let mut written = Vec::new();
         for (index, segment) in segments.iter().enumerate() {
             let end = segment.start.saturating_add(segment.rows);
@@ -93,13 +93,14 @@ impl<'a> Batch<'a> {
                     written.push(page);
                 }
             }
+            first_rows.push(rows.len());
             rows.extend((segment.start..end).map(|position| (position, index)));
         }
         written.sort_unstable();
         if let Some(pair) = written.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(KernelError::PageShared { page: pair[0] });
         }
-        Ok(Batch { pool, segments: segments.to_vec(), rows })
+        Ok(Batch { pool, segments: segments.to_vec(), first_rows, rows })
     }
 
     /// Rows of all segments.
@@ -175,24 +176,9 @@ pub(crate) fn append(
 /// Scratch of [`attend`], kept between calls.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    partial: Vec<f32>,
+    plan: Plan,
+    states: Vec<f32>,
 }
-
-/// What one chunk of the parallel region does.
-enum Work {
-    /// Some rows of a segment, all chunks, finished: (segment, KV head, rows of the segment).
-    Rows(usize, usize, Range<usize>),
-    /// All rows of a segment, one chunk, left as partial states: (segment, KV head, chunk, place
-    /// of the segment's partial states).
-    Partial(usize, usize, usize, usize),
-}
-
-/// Rows of a prefill that are processed together.
-const ROW_BLOCK: usize = 16;
-/// Rows up to which a segment's chunks may run on several threads.
-const SPLIT_ROWS: usize = 4;
-/// Multiplications below which a second thread costs more than it saves.
-const SERIAL_WORK: usize = 150_000;
 
 /// Attention of all rows in one layer: `queries` (rotated, scaled by 1/sqrt(head size)) and `out`
 /// are `[rows][heads * head_dim]`.
@@ -209,107 +195,73 @@ pub(crate) fn attend(
     scratch: &mut Scratch,
 ) -> Result<(), KernelError> {
     let shape = batch.check(access, layer)?;
-    let width = heads * shape.head_dim;
+    let dim = shape.head_dim;
+    let width = heads * dim;
     expect_size("queries", batch.rows() * width, queries.len())?;
     expect_size("attention's output", batch.rows() * width, out.len())?;
     if heads == 0 || !heads.is_multiple_of(shape.kv_heads) {
         let requirement = "it must be a multiple of the KV heads";
         return Err(KernelError::Unsupported { what: "the heads", found: heads, requirement });
     }
-    let group = heads / shape.kv_heads;
-    let state = state_size(shape.head_dim);
-    let multiplications: usize =
-        batch.segments.iter().map(|s| s.rows * s.end() * width).fold(0, usize::saturating_add);
-    let parallel = pool.threads() > 1 && multiplications > SERIAL_WORK;
-    let mut work = Vec::new();
-    let mut merges = Vec::new();
-    let mut partial = 0;
-    let mut first_rows = Vec::with_capacity(batch.segments.len());
-    let mut first_row = 0;
-    for (index, segment) in batch.segments.iter().enumerate() {
-        first_rows.push(first_row);
-        first_row += segment.rows;
-        let split = parallel && segment.rows <= SPLIT_ROWS && segment.chunks() > 1;
-        if split {
-            // [chunk][row][head][state]
-            for head in 0..shape.kv_heads {
-                for chunk in 0..segment.chunks() {
-                    work.push(Work::Partial(index, head, chunk, partial));
-                }
-            }
-            merges.push((index, partial));
-            partial += segment.chunks() * segment.rows * heads * state;
-        } else {
-            for first in (0..segment.rows).step_by(ROW_BLOCK) {
-                for head in 0..shape.kv_heads {
-                    let rows = first..segment.rows.min(first + ROW_BLOCK);
-                    work.push(Work::Rows(index, head, rows));
-                }
-            }
-        }
+    let Scratch { plan, states } = scratch;
+    plan.make(batch, (heads, shape.kv_heads, dim), pool.threads());
+    if states.len() < plan.states {
+        states.resize(plan.states, 0.0);
     }
-    if scratch.partial.len() < partial {
-        scratch.partial.resize(partial, 0.0);
-    }
+    let (plan, states, out) = (&*plan, Shared::new(states), Shared::new(out));
     let pages = access.pages_mut();
-    let partial = Shared::new(&mut scratch.partial);
-    let out = Shared::new(out);
-    let run = |chunk: usize| {
-        let (index, kv_head, rows) = match &work[chunk] {
-            Work::Rows(index, head, rows) => (*index, *head, rows.clone()),
-            Work::Partial(index, head, ..) => (*index, *head, 0..batch.segments[*index].rows),
-        };
-        let segment = &batch.segments[index];
-        let first = (first_rows[index] + rows.start) * width + kv_head * group * shape.head_dim;
+    let group = heads / shape.kv_heads;
+    // The keys, and the values or more keys, with which an item begins.
+    let begins = |item: &Item| {
+        let block = &plan.blocks[item.block];
+        let table = batch.segments[block.segment].table;
+        let page = chunks::positions(item.chunk).start / PAGE_POSITIONS;
+        // SAFETY: layer and head exist; nothing is written there.
+        let keys = |page| unsafe { pages.head(page, layer, block.head / group).cast_const() };
+        let first = keys(table[page]);
+        let second = table.get(page + 1).map_or(first, |&page| keys(page));
+        [first.cast(), second.cast()]
+    };
+    let run = |item: usize| {
+        let Item { block, chunk } = plan.items[item];
+        let block = &plan.blocks[block];
+        let segment = &batch.segments[block.segment];
+        let first = (batch.first_rows[block.segment] + block.row) * width + block.head * dim;
         let unit = Unit {
             pages: &pages,
             table: segment.table,
             layer,
-            kv_head,
-            group,
-            dim: shape.head_dim,
-            // SAFETY-relevant: within `queries`, whose size was compared above.
+            kv_head: block.head / group,
+            heads: block.heads,
+            dim,
             queries: queries[first..].as_ptr(),
             width,
-            start: segment.start + rows.start,
-            rows: rows.len(),
+            start: segment.start + block.row,
+            rows: block.rows,
+            next: begins(plan.items.get(item + 1).unwrap_or(&plan.items[item])),
         };
-        match work[chunk] {
-            Work::Rows(..) => {
-                // SAFETY: the unit's rows and heads of `out` belong to this chunk alone; the table
-                // reaches the segment's end, its pages are the pool's, and nobody writes them.
-                unsafe { kernel::finished(cpu, &unit, out.at(first)) }
-            }
-            Work::Partial(_, _, number, place) => {
-                let place = place + (number * segment.rows * heads + kv_head * group) * state;
-                // SAFETY: as above; this chunk's states of these heads are its own.
-                unsafe { kernel::partial(cpu, &unit, number, partial.at(place), heads * state) }
+        let to = out.at(first);
+        // SAFETY: a block's rows and heads of `queries`, whose size was compared, and of `out`
+        // belong to it alone. The table reaches the segment's end, its pages are the pool's, and
+        // nobody writes them. Each chunk has a state of its own; whoever closes the last chunk
+        // sees all of them, and is the only one to use them and `out` then.
+        unsafe {
+            let Some(split) = block.split else {
+                return kernel::finished(cpu, &unit, to);
+            };
+            let size = kernel::state_size(block.rows * block.heads, dim);
+            kernel::partial(cpu, &unit, chunk, states.at(split.states + chunk * size));
+            if plan.close(split) {
+                kernel::merged(cpu, &unit, states.at(split.states), split.chunks, to);
             }
         }
     };
-    if parallel {
-        pool.run(work.len(), &run)?;
+    if plan.parallel {
+        pool.run(plan.pieces(), &|piece| plan.piece(piece).for_each(run))
     } else {
-        (0..work.len()).for_each(run);
+        (0..plan.items.len()).for_each(run);
+        Ok(())
     }
-    for (index, place) in merges {
-        let segment = &batch.segments[index];
-        for row in 0..segment.rows {
-            for head in 0..heads {
-                let from = place + (row * heads + head) * state;
-                let to = (first_rows[index] + row) * width + head * shape.head_dim;
-                let visible = (segment.start + row + 1).div_ceil(CHUNK_PAGES * PAGE_POSITIONS);
-                // SAFETY: `visible` chunks of this row were computed into `partial`; nobody else
-                // uses either buffer any more.
-                unsafe {
-                    let stride = segment.rows * heads * state;
-                    let (from, to) = (partial.at(from), out.at(to));
-                    kernel::merged(cpu, from, stride, visible, shape.head_dim, to);
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

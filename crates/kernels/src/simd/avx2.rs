@@ -30,7 +30,7 @@ macro_rules! halves {
 
 impl Simd for Avx2 {
     type F = F;
-    const QUERIES: usize = 3;
+    const ROWS: usize = 3;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -145,6 +145,13 @@ impl Simd for Avx2 {
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         }
+    }
+    #[inline(always)]
+    unsafe fn scale(a: F, shifted: F) -> F {
+        halves!(h => {
+            let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[h]));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a[h]), exponent))
+        })
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {

@@ -18,7 +18,7 @@ macro_rules! op {
 
 impl Simd for Avx512 {
     type F = F;
-    const QUERIES: usize = 6;
+    const ROWS: usize = 12;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -118,6 +118,13 @@ impl Simd for Avx512 {
             let x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn scale(a: F, shifted: F) -> F {
+        op!({
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), exponent))
         })
     }
     #[inline(always)]

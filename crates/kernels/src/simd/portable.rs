@@ -20,7 +20,7 @@ macro_rules! lanes {
 
 impl Simd for Portable {
     type F = F;
-    const QUERIES: usize = 3;
+    const ROWS: usize = 3;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -125,6 +125,10 @@ impl Simd for Portable {
             }
         }
         v[0]
+    }
+    #[inline(always)]
+    unsafe fn scale(a: F, shifted: F) -> F {
+        lanes!(i => f32::from_bits(a[i].to_bits().wrapping_add(shifted[i].to_bits() << 23)))
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
