@@ -208,7 +208,8 @@ pub(crate) fn attend(
     if states.len() < plan.states {
         states.resize(plan.states, 0.0);
     }
-    let (plan, states, out) = (&*plan, Shared::new(states), Shared::new(out));
+    let made = plan;
+    let (plan, states, out) = (&*made, Shared::new(states), Shared::new(out));
     let pages = access.pages_mut();
     let group = heads / shape.kv_heads;
     // The keys, and the values or more keys, with which an item begins.
@@ -256,12 +257,15 @@ pub(crate) fn attend(
             }
         }
     };
-    if plan.parallel {
-        pool.run(plan.pieces(), &|piece| plan.piece(piece).for_each(run))
-    } else {
+    if !plan.parallel {
         (0..plan.items.len()).for_each(run);
-        Ok(())
+        return Ok(());
     }
+    let result = pool.run(plan.pieces(), &|piece| plan.piece(piece).for_each(run));
+    if result.is_err() {
+        made.forget();
+    }
+    result
 }
 
 #[cfg(test)]

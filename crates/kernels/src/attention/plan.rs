@@ -14,7 +14,7 @@ const SPLIT_ROWS: usize = 4;
 /// Multiplications below which a second thread costs more than it saves.
 const SERIAL_WORK: usize = 40_000;
 /// Pieces of work for a thread.
-const PIECES: usize = 8;
+const PIECES: usize = 2;
 
 /// The queries of some rows of a segment and some heads that share a KV head.
 #[derive(Debug, Clone, Copy)]
@@ -45,9 +45,20 @@ pub(super) struct Item {
     pub(super) chunk: usize,
 }
 
-/// The division of a batch's attention. Kept, so that making one allocates nothing.
+/// What a plan depends on.
+#[derive(Debug, Default)]
+struct Question {
+    /// Heads, KV heads, elements of a head, threads.
+    sizes: [usize; 4],
+    /// The first position and the rows of each segment.
+    segments: Vec<(usize, usize)>,
+}
+
+/// The division of a batch's attention. Kept from layer to layer: what other threads have in their
+/// caches of it stays there, and making one allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
+    question: Question,
     pub(super) blocks: Vec<Block>,
     /// In an order in which neighbours read the same pages, or neighbouring ones.
     pub(super) items: Vec<Item>,
@@ -62,13 +73,22 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Divides a batch's work; `heads` is a multiple of `kv_heads`.
+    /// Divides a batch's work, unless that is what it is; `heads` is a multiple of `kv_heads`.
     pub(super) fn make(
         &mut self,
         batch: &Batch<'_>,
         (heads, kv_heads, dim): (usize, usize, usize),
         threads: usize,
     ) {
+        let sizes = [heads, kv_heads, dim, threads];
+        let segments = batch.segments.iter().map(|segment| (segment.start, segment.rows));
+        let known = &self.question.segments;
+        if self.question.sizes == sizes && segments.clone().eq(known.iter().copied()) {
+            return;
+        }
+        self.question.sizes = sizes;
+        self.question.segments.clear();
+        self.question.segments.extend(segments);
         self.blocks.clear();
         self.items.clear();
         self.ends.clear();
@@ -147,6 +167,18 @@ impl Plan {
     /// Notes that a chunk of a split block is done; whether it was the last one, so that the
     /// caller can see what all of them wrote.
     pub(super) fn close(&self, split: Split) -> bool {
-        self.open[split.open].fetch_sub(1, Ordering::AcqRel) == 1
+        let open = &self.open[split.open];
+        let last = open.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last {
+            // For the next layer, which starts after this region's end.
+            open.store(split.chunks, Ordering::Relaxed);
+        }
+        last
+    }
+
+    /// Makes the next call of [`make`](Self::make) start afresh: after chunks that were never
+    /// computed, which would be waited for.
+    pub(super) fn forget(&mut self) {
+        self.question = Question::default();
     }
 }
