@@ -1,7 +1,7 @@
 //! Attention over KV pages, for decoding and prefill alike.
 //!
-//! A query at position p sees positions 0 to p of its sequence. They are taken in chunks at fixed
-//! places (`chunks.rs`): a chunk's scores first, then their maximum, the weights and their sum, then
+//! A query at position p sees positions 0 to p of its sequence. They are taken in chunks of 256 at
+//! absolute places: a chunk's scores first, then their maximum, the weights and their sum, then
 //! the weighted values, position by position; chunks are merged in ascending order. This sequence
 //! of operations is the same for every query, whether it is one row of a decoding step (whose
 //! chunks may run on several threads) or one of a prefill chunk's many (whose chunks run one after
