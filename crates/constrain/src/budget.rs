@@ -18,13 +18,16 @@ use crate::determinize::{Determinizer, State};
 use crate::distance::Distances;
 use crate::error::ConstrainError;
 use crate::mask::{Mask, allow};
-use crate::masks::Lazy;
+use crate::masks::{self, Lazy};
 use crate::walk::walk;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// States whose tokens are looked at for one mask, at most.
 const MOST_EXPANDED: usize = 256;
+
+/// How many times the work of one mask the search may take.
+const SEARCH_WORK: u64 = 8;
 
 /// What walks found out about an epoch's states.
 #[derive(Debug, Default)]
@@ -74,6 +77,8 @@ pub(crate) fn mask(
     if roomy(distances.furthest) || budget.reach.get(&state).is_some_and(|bytes| roomy(*bytes)) {
         return Ok(None);
     }
+    let work = grammar.limits.mask_work.saturating_mul(SEARCH_WORK);
+    masks::begin_operation(automaton, &grammar.limits, work);
     // The states in the order of the trie: which of them get fuel must not hang on their numbers.
     let mut by_state: FxHashMap<State, Vec<u32>> = FxHashMap::default();
     let mut states: Vec<State> = Vec::new();

@@ -5,8 +5,11 @@
 //! grammar; no state is made before an output reaches it, so there is no blow-up to wait for.
 //!
 //! The cache is bounded by [`Limits::cache_bytes`]: when it is full, an operation that needs
-//! something new starts it afresh, and constraints find their state again by replaying their
-//! tokens, without keeping the states between. A warm mask is a read lock and a shared handle.
+//! something new starts it afresh. The constraint that does so takes its own state along; others
+//! find theirs again by replaying their tokens, without keeping the states between. What one token
+//! may make is bounded by [`Limits::mask_work`]; a grammar that needs more (patterns with many ways
+//! to count nested repetitions) fails there, with an error that names the limit. A warm mask is a
+//! read lock and a shared handle.
 
 use crate::budget::{self, Budget, Closing};
 use crate::constraint::{ConstraintOptions, TokenConstraint};
@@ -109,16 +112,9 @@ impl CompiledGrammar {
         self.cache.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cache to add to, emptied first when it is full.
+    /// The cache to add to; it may be full.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Cache> {
-        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-        self.hurried.store(false, Ordering::Relaxed);
-        if cache.bytes() > self.limits.cache_bytes {
-            let masks_made = cache.masks_made;
-            *cache = Cache::new(&self.nfa, cache.epoch + 1);
-            cache.masks_made = masks_made;
-        }
-        cache
+        self.cache.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,6 +128,17 @@ impl Cache {
             masks_made: 0,
             budget: Budget::default(),
         }
+    }
+
+    /// Whether it holds so much that it should start afresh.
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+        self.bytes() > limits.cache_bytes
+    }
+
+    /// Starts afresh.
+    pub(crate) fn renew(&mut self, nfa: &Nfa) {
+        let masks_made = self.masks_made;
+        *self = Self { masks_made, ..Self::new(nfa, self.epoch + 1) };
     }
 
     /// The mask of a state under a budget; `closing` is the output's own.

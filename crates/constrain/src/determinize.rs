@@ -57,6 +57,9 @@ pub(crate) struct Thread {
 /// instead of once per class.
 const BUCKETED: usize = 6;
 
+/// Threads in one place under different counters that are compared pair by pair, at most.
+const MOST_COMPARED: usize = 512;
+
 #[derive(Debug, Clone, Copy)]
 struct Subset {
     from: u32,
@@ -78,7 +81,18 @@ pub(crate) struct Determinizer {
     counter_index: FxHashMap<Counter, CounterId>,
     /// Threads looked at since the automaton was made.
     pub(crate) work: u64,
+    /// What the operation in progress may make.
+    bound: Bound,
     scratch: Scratch,
+}
+
+/// How far an operation may go. Past it every state that is not known counts as dead, so that the
+/// operation comes to an end; its owner then asks [`Determinizer::overrun`].
+#[derive(Debug)]
+struct Bound {
+    work: u64,
+    bytes: usize,
+    passed: bool,
 }
 
 /// What one closure needs, kept to avoid allocating.
@@ -119,12 +133,29 @@ impl Determinizer {
             counters: vec![Counter { parent: 0, need: 0, left: 0, hub: NONE }],
             counter_index: FxHashMap::default(),
             work: 0,
+            bound: Bound { work: u64::MAX, bytes: usize::MAX, passed: false },
             scratch: Scratch { seen: vec![(0, 0); nfa.ops.len()], ..Scratch::default() },
         };
         made.begin();
         made.add(nfa, Thread { state: nfa.start, counter: 0 });
         made.intern(nfa);
         made
+    }
+
+    /// Begins an operation that may take so much work and grow the automaton to so many bytes.
+    pub(crate) fn begin_operation(&mut self, work: u64, bytes: usize) {
+        self.bound = Bound { work: self.work.saturating_add(work), bytes, passed: false };
+    }
+
+    /// Whether the operation went as far as it may: nothing that it found counts.
+    pub(crate) fn overrun(&mut self) -> bool {
+        self.bound.passed |= self.work > self.bound.work || self.is_too_large();
+        self.bound.passed
+    }
+
+    /// Whether the automaton has more bytes than the operation may grow it to.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.bytes() > self.bound.bytes
     }
 
     /// Number of states made.
@@ -183,10 +214,14 @@ impl Determinizer {
 
     #[cold]
     fn compute(&mut self, nfa: &Nfa, state: State, class: u8) -> State {
+        if self.overrun() {
+            return DEAD_STATE;
+        }
         let subset = self.subsets[state as usize];
         if (subset.to - subset.from) as usize > BUCKETED {
             self.compute_row(nfa, state);
-            return self.table[state as usize * self.n_classes + class as usize];
+            // Unknown still when the operation came to its end first.
+            return self.known(state, class).unwrap_or(DEAD_STATE);
         }
         let byte = nfa.classes.first[class as usize];
         self.begin();
@@ -221,6 +256,9 @@ impl Determinizer {
         for (class, row) in rows.iter_mut().enumerate() {
             let target = if row.is_empty() {
                 DEAD_STATE
+            } else if self.overrun() {
+                row.clear();
+                continue;
             } else {
                 self.begin();
                 for thread in row.drain(..) {
@@ -264,7 +302,8 @@ impl Determinizer {
     }
 
     /// The state after `bytes`, all of which must be alive; the states between are not kept.
-    pub(crate) fn replay(&mut self, nfa: &Nfa, bytes: impl Iterator<Item = u8>) -> State {
+    /// None when the operation comes to its end first.
+    pub(crate) fn replay(&mut self, nfa: &Nfa, bytes: impl Iterator<Item = u8>) -> Option<State> {
         let mut threads = self.threads(START).to_vec();
         for byte in bytes {
             self.begin();
@@ -273,8 +312,41 @@ impl Determinizer {
                     self.add(nfa, next);
                 }
             }
-            threads.clear();
-            threads.extend_from_slice(&self.scratch.subset);
+            let mut subset = std::mem::take(&mut self.scratch.subset);
+            self.tidy(&mut subset);
+            std::mem::swap(&mut threads, &mut subset);
+            self.scratch.subset = subset;
+            if self.overrun() {
+                return None;
+            }
+        }
+        Some(self.state_of(nfa, &threads))
+    }
+
+    /// A state in a form that another automaton of the same NFA can take over: its places, each
+    /// with its counters from the innermost out.
+    pub(crate) fn portable(&self, state: State) -> Vec<(NfaState, Vec<Counter>)> {
+        let counters = |mut id: CounterId| {
+            let mut counters = Vec::new();
+            while id != 0 {
+                let counter = self.counters[id as usize];
+                counters.push(counter);
+                id = counter.parent;
+            }
+            counters
+        };
+        let threads = self.threads(state).iter();
+        threads.map(|thread| (thread.state, counters(thread.counter))).collect()
+    }
+
+    /// The state that another automaton gave by [`Determinizer::portable`].
+    pub(crate) fn take_over(&mut self, nfa: &Nfa, state: &[(NfaState, Vec<Counter>)]) -> State {
+        let mut threads = Vec::with_capacity(state.len());
+        for (state, counters) in state {
+            let outside_in = counters.iter().rev();
+            let counter = outside_in
+                .fold(0, |parent, counter| self.counter_id(Counter { parent, ..*counter }));
+            threads.push(Thread { state: *state, counter });
         }
         self.state_of(nfa, &threads)
     }
@@ -384,10 +456,89 @@ impl Determinizer {
             return DEAD_STATE;
         }
         let mut subset = std::mem::take(&mut self.scratch.subset);
-        subset.sort_unstable();
+        self.tidy(&mut subset);
         let state = self.find_or_insert(nfa, &subset);
         self.scratch.subset = subset;
         state
+    }
+
+    /// Brings threads into the form of a state's.
+    fn tidy(&mut self, subset: &mut Vec<Thread>) {
+        subset.sort_unstable();
+        self.drop_covered(subset);
+    }
+
+    /// Drops threads whose every continuation another thread has: the same place under counters
+    /// that must come no more often and may come no less often. Without this, the ways to count
+    /// nested loops multiply.
+    fn drop_covered(&mut self, subset: &mut Vec<Thread>) {
+        if subset.windows(2).all(|pair| pair[0].state != pair[1].state) {
+            return;
+        }
+        let (mut kept, mut from) = (0, 0);
+        while from < subset.len() {
+            let state = subset[from].state;
+            let to = from + subset[from..].partition_point(|thread| thread.state == state);
+            subset.copy_within(from..to, kept);
+            let place = &mut subset[kept..kept + to - from];
+            kept += self.keep_uncovered(place);
+            from = to;
+        }
+        subset.truncate(kept);
+    }
+
+    /// Moves the threads of one place that no other covers to the front; how many they are.
+    fn keep_uncovered(&mut self, place: &mut [Thread]) -> usize {
+        if place.len() == 1 {
+            return 1;
+        }
+        // Within one loop entered once, a sweep finds them.
+        let counters = &self.counters;
+        place.sort_unstable_by_key(|thread| {
+            let counter = counters[thread.counter as usize];
+            (counter.parent, counter.need, std::cmp::Reverse(counter.left))
+        });
+        let (mut kept, mut most) = (0, 0);
+        for index in 0..place.len() {
+            let counter = self.counters[place[index].counter as usize];
+            let fresh = kept == 0
+                || self.counters[place[kept - 1].counter as usize].parent != counter.parent;
+            if fresh || counter.left > most {
+                most = counter.left;
+                place[kept] = place[index];
+                kept += 1;
+            }
+        }
+        // Across loops entered several times each pair is looked at, as long as they are few.
+        let parent = |thread: &Thread| self.counters[thread.counter as usize].parent;
+        if kept <= MOST_COMPARED && parent(&place[0]) != parent(&place[kept - 1]) {
+            self.work += (kept * kept) as u64 / 8;
+            let mut left = 0;
+            for index in 0..kept {
+                let thread = place[index];
+                let covered = |other: &Thread| self.covers(other.counter, thread.counter);
+                if !place[..left].iter().any(covered) && !place[index + 1..kept].iter().any(covered)
+                {
+                    place[left] = thread;
+                    left += 1;
+                }
+            }
+            kept = left;
+        }
+        place[..kept].sort_unstable();
+        kept
+    }
+
+    /// Whether everything that may follow under counter `b` may follow under `a`.
+    fn covers(&self, mut a: CounterId, mut b: CounterId) -> bool {
+        while a != b {
+            let (one, other) = (self.counters[a as usize], self.counters[b as usize]);
+            if one.hub != other.hub || one.need > other.need || one.left < other.left {
+                return false;
+            }
+            (a, b) = (one.parent, other.parent);
+        }
+        true
     }
 
     fn find_or_insert(&mut self, nfa: &Nfa, subset: &[Thread]) -> State {

@@ -9,7 +9,7 @@ pub const JSON_DEPTH: usize = 128;
 /// Largest count in a strict regex quantifier.
 pub const REPEAT_MAX: u32 = 256;
 
-/// Limits of one compilation. All are counts, never times, so the same grammar passes or fails
+/// Limits of one compilation and of what it compiled. All are counts, never times, so the same grammar passes or fails
 /// on every machine. [`Limits::default`] suits schemas that people write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -47,6 +47,11 @@ pub struct Limits {
     /// When it is reached everything cached is dropped and made again on demand; only a single
     /// mask that alone needs more is an error.
     pub cache_bytes: usize,
+    /// Steps of work that one token's mask or step may take at run time, where states are made as
+    /// an output gets to them. Default 4,000,000, some hundred times what the largest schemas
+    /// need. Cost: some ten nanoseconds each, so it bounds a token's time to a fraction of a
+    /// second.
+    pub mask_work: u64,
     /// Steps of compile work (states and edges looked at); the automata of one schema share it.
     /// Default 50,000,000. Cost: a few nanoseconds each, so it bounds the time of one compilation
     /// to seconds.
@@ -66,6 +71,7 @@ impl Default for Limits {
             dfa_states: 200_000,
             automaton_bytes: 64 << 20,
             cache_bytes: 64 << 20,
+            mask_work: 4_000_000,
             compile_work: 50_000_000,
         }
     }

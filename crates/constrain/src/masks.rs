@@ -3,7 +3,7 @@
 use crate::ast::ByteSet;
 use crate::compile::CompiledGrammar;
 use crate::counted::Bits;
-use crate::determinize::{DEAD_STATE, Determinizer, State, out_of_work};
+use crate::determinize::{DEAD_STATE, Determinizer, State};
 use crate::error::ConstrainError;
 use crate::limits::Limits;
 use crate::mask::{FEW, Mask};
@@ -15,6 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The mask of a state: the tokens that stay alive, and the end token where it accepts.
 pub(crate) fn make(
+    grammar: &CompiledGrammar,
+    automaton: &mut Determinizer,
+    state: State,
+) -> Result<Mask, ConstrainError> {
+    begin_operation(automaton, &grammar.limits, grammar.limits.mask_work);
+    let made = make_any(grammar, automaton, state);
+    end_operation(automaton, &grammar.limits)?;
+    made
+}
+
+fn make_any(
     grammar: &CompiledGrammar,
     automaton: &mut Determinizer,
     state: State,
@@ -90,6 +101,7 @@ pub(crate) fn find_stuck(grammar: &CompiledGrammar) -> Result<(), ConstrainError
     while at < queue.len().min(STUCK_STATES) {
         let state = queue[at];
         at += 1;
+        begin_operation(automaton, &grammar.limits, grammar.limits.mask_work);
         let mut lazy = Lazy::new(grammar, automaton);
         let mut leaves = false;
         walk(&grammar.vocabulary.trie, &mut lazy, state, |tokens, next| {
@@ -100,6 +112,7 @@ pub(crate) fn find_stuck(grammar: &CompiledGrammar) -> Result<(), ConstrainError
                 }
             }
         })?;
+        end_operation(automaton, &grammar.limits)?;
         if !leaves && !automaton.accepts(state) {
             return Err(stuck(&grammar.nfa, automaton, state));
         }
@@ -113,14 +126,12 @@ pub(crate) struct Lazy<'a> {
     automaton: &'a mut Determinizer,
     limits: &'a Limits,
     hurried: &'a AtomicBool,
-    most_work: u64,
 }
 
 impl<'a> Lazy<'a> {
     pub(crate) fn new(grammar: &'a CompiledGrammar, automaton: &'a mut Determinizer) -> Self {
-        let most_work = automaton.work.saturating_add(grammar.limits.compile_work);
         let CompiledGrammar { nfa, limits, hurried, .. } = grammar;
-        Self { nfa, automaton, limits, hurried, most_work }
+        Self { nfa, automaton, limits, hurried }
     }
 }
 
@@ -138,18 +149,48 @@ impl Automaton for Lazy<'_> {
         self.automaton.live(self.nfa, state)
     }
 
-    /// The cache starts below its limit, so an operation that ends above twice the limit alone
-    /// made more than the limit.
-    fn check(&mut self) -> Result<(), ConstrainError> {
-        if self.automaton.work > self.most_work || self.hurried.swap(false, Ordering::Relaxed) {
-            return Err(out_of_work(self.limits));
-        }
-        Limits::check(
-            "cache_bytes",
-            self.limits.cache_bytes,
-            self.automaton.bytes() / 2,
-            "",
-            "use smaller repeat counts or fewer overlapping alternatives",
-        )
+    fn finish(&mut self) -> Result<(), ConstrainError> {
+        end_operation(self.automaton, self.limits)
     }
+
+    fn check(&mut self) -> Result<(), ConstrainError> {
+        end_operation(self.automaton, self.limits)?;
+        // Nobody sees this one: whoever was in a hurry knows what it means.
+        if self.hurried.swap(false, Ordering::Relaxed) {
+            let (limit, value) = ("mask_work", self.limits.mask_work);
+            let (pointer, advice) = (String::new(), "");
+            return Err(ConstrainError::Limit { limit, value, pointer, advice });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that every operation may make, however small the cache.
+const LEAST_BYTES: usize = 1 << 20;
+
+/// Begins an operation on a compiled grammar's automaton. The cache starts below its limit, so an
+/// operation that ends above twice the limit alone made more than the limit.
+pub(crate) fn begin_operation(automaton: &mut Determinizer, limits: &Limits, work: u64) {
+    let bytes = limits.cache_bytes.saturating_mul(2).max(LEAST_BYTES);
+    automaton.begin_operation(work, bytes);
+}
+
+/// Fails when the operation went as far as the limits let it.
+pub(crate) fn end_operation(
+    automaton: &mut Determinizer,
+    limits: &Limits,
+) -> Result<(), ConstrainError> {
+    if automaton.overrun() { Err(overrun(automaton, limits)) } else { Ok(()) }
+}
+
+/// The error for an operation that went too far.
+pub(crate) fn overrun(automaton: &Determinizer, limits: &Limits) -> ConstrainError {
+    let advice = "use smaller repeat counts or fewer overlapping alternatives";
+    let pointer = String::new();
+    let (limit, value) = if automaton.is_too_large() {
+        ("cache_bytes", limits.cache_bytes as u64)
+    } else {
+        ("mask_work", limits.mask_work)
+    };
+    ConstrainError::Limit { limit, value, pointer, advice }
 }

@@ -339,7 +339,7 @@ mod tests {
         let node = lower(&grammar, &limits).unwrap();
         let nfa = Nfa::build(&node, Counting::Counters, &limits).unwrap().unwrap();
         let mut automaton = Determinizer::new(&nfa);
-        let state = automaton.replay(&nfa, text.bytes());
+        let state = automaton.replay(&nfa, text.bytes()).unwrap();
         let live = automaton.live(&nfa, state);
         let region = find(&nfa, &mut automaton, state, &live)?;
         let ascii = region.leads.iter().filter(u8::is_ascii).map(char::from).collect();

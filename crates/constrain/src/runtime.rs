@@ -6,10 +6,14 @@ use crate::constraint::{ConstraintOptions, TokenConstraint};
 use crate::determinize::{DEAD_STATE, START, State};
 use crate::error::ConstrainError;
 use crate::mask::Mask;
-use std::sync::Arc;
+use crate::masks;
+use std::sync::{Arc, RwLockWriteGuard};
 
 /// Most bytes that [`TokenConstraint::forced_bytes`] looks ahead.
 const MOST_FORCED: usize = 4096;
+
+/// How many times the work of one mask it may take to find a state again.
+const REPLAY_WORK: u64 = 8;
 
 /// The constraint over a compiled grammar.
 #[derive(Debug, Clone)]
@@ -53,37 +57,48 @@ impl Runtime {
     }
 
     /// The state after the first `n` tokens, from the tokens themselves.
-    fn replay(&self, cache: &mut Cache, n: usize) -> State {
-        let vocabulary = &self.grammar.vocabulary;
-        let bytes = self.tokens[..n].iter().flat_map(|token| vocabulary.token(*token));
-        cache.automaton.replay(&self.grammar.nfa, bytes.copied())
-    }
-
-    /// Finds the current state again when the cache was emptied since.
-    fn sync(&mut self, cache: &mut Cache) {
-        if self.epoch != cache.epoch {
-            self.epoch = cache.epoch;
-            self.closing = Closing::default();
-            self.find(cache);
+    fn replay(&self, cache: &mut Cache, n: usize) -> Result<State, ConstrainError> {
+        let Self { grammar, tokens, .. } = self;
+        let bytes = tokens[..n].iter().flat_map(|token| grammar.vocabulary.token(*token));
+        let work = grammar.limits.mask_work.saturating_mul(REPLAY_WORK);
+        masks::begin_operation(&mut cache.automaton, &grammar.limits, work);
+        match cache.automaton.replay(&grammar.nfa, bytes.copied()) {
+            Some(state) => Ok(state),
+            None => Err(masks::overrun(&cache.automaton, &grammar.limits)),
         }
     }
 
-    /// The current state from the tokens; those before it stay unknown.
-    fn find(&mut self, cache: &mut Cache) {
-        let now = self.tokens.len();
-        let state = self.replay(cache, now);
+    /// The cache to add to, with the current state in it. A full one starts afresh first.
+    fn write<'g>(
+        &mut self,
+        grammar: &'g CompiledGrammar,
+    ) -> Result<RwLockWriteGuard<'g, Cache>, ConstrainError> {
+        let mut cache = grammar.write();
+        let mut state = None;
+        if cache.is_full(&grammar.limits) {
+            let known = self.epoch == cache.epoch;
+            let portable = known.then(|| cache.automaton.portable(self.state()));
+            cache.renew(&grammar.nfa);
+            state = portable.map(|state| cache.automaton.take_over(&grammar.nfa, &state));
+        }
+        if self.epoch != cache.epoch {
+            let state = match state {
+                Some(state) => state,
+                None => self.replay(&mut cache, self.tokens.len())?,
+            };
+            self.epoch = cache.epoch;
+            self.closing = Closing::default();
+            self.is_at(state);
+        }
+        Ok(cache)
+    }
+
+    /// Sets the current state; those before it are unknown.
+    fn is_at(&mut self, state: State) {
+        self.known_from = self.tokens.len();
         if let Some(last) = self.states.last_mut() {
             *last = state;
         }
-        self.known_from = now;
-    }
-
-    /// The current state in the cache as it is now.
-    fn state_in(&self, cache: &mut Cache) -> State {
-        if self.epoch == cache.epoch {
-            return self.state();
-        }
-        self.replay(cache, self.tokens.len())
     }
 
     fn refuse(&self, token: u32, why: &str) -> ConstrainError {
@@ -107,8 +122,7 @@ impl Runtime {
 
     fn within(&mut self, remaining: u32) -> Result<Mask, ConstrainError> {
         let grammar = Arc::clone(&self.grammar);
-        let mut cache = grammar.write();
-        self.sync(&mut cache);
+        let mut cache = self.write(&grammar)?;
         let state = self.state();
         cache.mask_within(&grammar, &mut self.closing, state, remaining)
     }
@@ -126,8 +140,7 @@ impl Runtime {
             return Ok(mask);
         }
         let grammar = Arc::clone(&self.grammar);
-        let mut cache = grammar.write();
-        self.sync(&mut cache);
+        let mut cache = self.write(&grammar)?;
         let state = self.state();
         cache.mask(&grammar, state)
     }
@@ -152,8 +165,7 @@ impl TokenConstraint for Runtime {
             return Ok(Some(mask));
         }
         let grammar = Arc::clone(&self.grammar);
-        let mut cache = grammar.write();
-        self.sync(&mut cache);
+        let mut cache = self.write(&grammar)?;
         let state = self.state();
         cache.quick_mask(&grammar, state)
     }
@@ -198,12 +210,13 @@ impl TokenConstraint for Runtime {
             }
         }
         drop(cache);
-        let mut cache = grammar.write();
-        self.sync(&mut cache);
+        let mut cache = self.write(&grammar)?;
         let mut state = self.state();
+        masks::begin_operation(&mut cache.automaton, &grammar.limits, grammar.limits.mask_work);
         for &byte in bytes {
             state = cache.automaton.step(nfa, state, nfa.classes.of[byte as usize]);
             if state == DEAD_STATE {
+                masks::end_operation(&mut cache.automaton, &grammar.limits)?;
                 return Err(self.refuse(token, "is not allowed"));
             }
         }
@@ -223,13 +236,14 @@ impl TokenConstraint for Runtime {
         }
         let kept = self.tokens.len() - (n - usize::from(self.ended));
         let grammar = Arc::clone(&self.grammar);
-        let mut cache = grammar.write();
-        self.sync(&mut cache);
+        let mut cache = self.write(&grammar)?;
+        let unknown = kept < self.known_from;
+        let state = if unknown { Some(self.replay(&mut cache, kept)?) } else { None };
         self.ended = false;
         self.tokens.truncate(kept);
         self.states.truncate(kept + 1);
-        if kept < self.known_from {
-            self.find(&mut cache);
+        if let Some(state) = state {
+            self.is_at(state);
         }
         self.complete = cache.automaton.accepts(self.state());
         Ok(())
@@ -261,15 +275,27 @@ impl TokenConstraint for Runtime {
         }
         let grammar = &self.grammar;
         let mut cache = grammar.write();
-        let mut state = self.state_in(&mut cache);
+        let here = if self.epoch == cache.epoch {
+            Ok(self.state())
+        } else {
+            self.replay(&mut cache, self.tokens.len())
+        };
+        let Ok(mut state) = here else {
+            return forced;
+        };
+        masks::begin_operation(&mut cache.automaton, &grammar.limits, grammar.limits.mask_work);
         while forced.len() < MOST_FORCED && !cache.automaton.accepts(state) {
             let live = cache.automaton.live(&grammar.nfa, state);
             let (1, Some(byte)) = (live.len(), live.iter().next()) else {
                 break;
             };
-            forced.push(byte);
             let class = grammar.nfa.classes.of[byte as usize];
             state = cache.automaton.step(&grammar.nfa, state, class);
+            if state == DEAD_STATE {
+                // Too much work to look further.
+                break;
+            }
+            forced.push(byte);
         }
         forced
     }

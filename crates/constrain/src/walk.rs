@@ -21,6 +21,11 @@ pub(crate) trait Automaton {
 
     /// Called now and then; an error stops the walk.
     fn check(&mut self) -> Result<(), ConstrainError>;
+
+    /// Called at the end; an error makes the walk worth nothing.
+    fn finish(&mut self) -> Result<(), ConstrainError> {
+        Ok(())
+    }
 }
 
 /// Calls `visit(tokens, state)` for the tokens whose bytes all stay alive from `state`.
@@ -77,5 +82,5 @@ pub(crate) fn walk_from<A: Automaton>(
             }
         }
     }
-    Ok(())
+    automaton.finish()
 }

@@ -228,3 +228,111 @@ fn a_long_walk_is_given_up_and_made_later() {
     }
     assert!((1..10).contains(&given_up), "{given_up}");
 }
+
+/// Takes `steps` random tokens of those allowed, the end token aside: the most memory that the
+/// grammar held, how many were taken, and the error that ended it.
+fn generate(compiled: &Arc<CompiledGrammar>, steps: u32) -> (usize, u32, Option<ConstrainError>) {
+    let mut constraint = plain(compiled);
+    let (mut most, mut random) = (0, 1_u64);
+    for step in 0..steps {
+        let mask = match constraint.mask(None) {
+            Ok(mask) => mask,
+            Err(error) => return (most, step, Some(error)),
+        };
+        let end = compiled.vocabulary().eos();
+        let allowed: Vec<u32> = mask.iter().filter(|token| Some(*token) != end).collect();
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99_991);
+        let Some(token) = allowed.get((random >> 33) as usize % allowed.len().max(1)) else {
+            return (most, step, None);
+        };
+        if let Err(error) = constraint.advance(*token) {
+            return (most, step, Some(error));
+        }
+        most = most.max(compiled.memory_bytes());
+    }
+    (most, steps, None)
+}
+
+#[test]
+fn patterns_that_blow_up_run_on_in_bounded_memory() {
+    let vocabulary = vocabulary(&["ab", "ba", "aab", "bbbb", "xx", "xyx", "aaaaaaaaaaaa"]);
+    for (pattern, steps) in [
+        ("(a|b)*a(a|b){200}", 4_000),
+        ("((a|b)*a(a|b){200}c)*", 2_000),
+        ("((x{0,256}){0,256}){0,256}", 4_000),
+        ("(((x{1,256}y?){1,256}){1,256}){1,256}", 4_000),
+        ("((a|ab|b){3,200}(a|ba|b){3,200}){3,200}", 2_000),
+        ("((a|b){0,256}a(a|b){0,256}){256}", 100),
+    ] {
+        let grammar = Grammar::Regex(pattern.into());
+        let limits = Limits::default();
+        let compiled = compile(&grammar, &vocabulary, &limits).unwrap();
+        let (most, taken, error) = generate(&compiled, steps);
+        assert!(error.is_none() && taken == steps, "{pattern} after {taken}: {error:?}");
+        assert!(most < 2 * limits.cache_bytes, "{pattern}: {most} bytes");
+    }
+}
+
+#[test]
+fn what_one_token_may_cost_is_a_limit_with_a_name() {
+    let vocabulary = vocabulary(&["ab", "ba", "aaaaaaaaaaaaaaaa"]);
+    let options = (0..150).map(|n| format!("(a|b)*a(a|b){{{}}}", 100 + n));
+    let grammar = Grammar::Regex(options.collect::<Vec<_>>().join("|"));
+    let mut limits = Limits::default();
+    limits.mask_work = 700_000;
+    let compiled = compile(&grammar, &vocabulary, &limits).unwrap();
+    let (most, taken, error) = generate(&compiled, 1_000);
+    let error = error.unwrap();
+    assert_eq!((error.limit(), error.code()), (Some("mask_work"), "ERR_TINYLLM_GRAMMAR_LIMIT"));
+    assert!(taken > 0 && most < limits.cache_bytes, "{taken} tokens, {most} bytes");
+    assert!(error.to_string().contains("mask_work = 700000"), "{error}");
+
+    limits.mask_work = u64::MAX;
+    limits.cache_bytes = 1 << 10;
+    let compiled = compile(&grammar, &vocabulary, &limits).unwrap();
+    let (most, _, error) = generate(&compiled, 1_000);
+    assert_eq!(error.unwrap().limit(), Some("cache_bytes"));
+    assert!(most < 4 << 20, "{most} bytes");
+}
+
+#[test]
+fn nested_counts_are_what_they_say_written_out() {
+    let vocabulary = vocabulary(&["ab", "ba", "aab", "bbbb", "aaaaaaa", "abababab"]);
+    for pattern in [
+        "((a{1,20}b?){1,6}){1,3}",
+        "((a|b){3,70}c){2,3}",
+        "((a|b){2,4}a(a|b){0,3}){2,3}",
+        "((a|ab|b){3,9}(a|ba|b){3,9}){2,3}",
+        "((a{2,20}){0,20}b){5,7}",
+        "(((a?b?){0,5}){0,5}){0,3}b",
+        "((ab?){5}|(ba?){4,30}){2}",
+        "(a{0,70}|b{3,70}){2,3}",
+        "((a{30,40}b){2,}a?){2,3}",
+    ] {
+        let dfa = tinyllm_constrain::regex_to_dfa(pattern).expect(pattern);
+        let grammar = Grammar::Regex(pattern.into());
+        let compiled = compile(&grammar, &vocabulary, &Limits::default()).unwrap();
+        for seed in 0..12_u64 {
+            let (mut constraint, mut state) = (plain(&compiled), 0);
+            let mut random = seed;
+            for _ in 0..80 {
+                let mask = constraint.mask(None).unwrap();
+                for token in 0..vocabulary.size() as u32 {
+                    let expected = if vocabulary.eos() == Some(token) {
+                        dfa.accept[state as usize]
+                    } else {
+                        dfa.step(state, vocabulary.token(token)).unwrap() >= 0
+                    };
+                    assert_eq!(mask.is_allowed(token), expected, "{pattern}: {token}");
+                }
+                let allowed: Vec<u32> =
+                    mask.iter().filter(|t| Some(*t) != vocabulary.eos()).collect();
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99_991);
+                let pick = (random >> 33) as usize;
+                let Some(token) = allowed.get(pick % allowed.len().max(1)) else { break };
+                constraint.advance(*token).unwrap();
+                state = dfa.step(state, vocabulary.token(*token)).unwrap();
+            }
+        }
+    }
+}
