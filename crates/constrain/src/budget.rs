@@ -7,7 +7,8 @@
 //!
 //! When the search runs out of fuel, a token counts as one that cannot finish unless its bytes
 //! say otherwise. When no token can finish, those that come closest are kept: the output ends cut
-//! off, but it would have anyway.
+//! off, but it would have anyway. Only where it is complete already and has no end token to say so
+//! is nothing kept, and it is over.
 //!
 //! What was found is kept with the output it was found for, and fuel is counted as if nobody else
 //! had searched: a mask depends on its own output's history, also where the fuel runs out. Only the

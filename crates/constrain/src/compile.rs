@@ -89,7 +89,8 @@ impl CompiledGrammar {
 
     /// Bytes of memory held at present.
     pub fn memory_bytes(&self) -> usize {
-        self.nfa.memory_bytes() + self.read().bytes()
+        let distances = self.distances.get().map_or(0, Distances::memory_bytes);
+        self.nfa.memory_bytes() + distances + self.read().bytes()
     }
 
     /// Masks made so far; asking again for a known one makes none.
@@ -151,7 +152,8 @@ impl Cache {
     ) -> Result<Mask, ConstrainError> {
         let (automaton, budget) = (&mut self.automaton, &mut self.budget);
         match budget::mask(grammar, automaton, budget, closing, state, remaining)? {
-            Some(mask) if mask.allowed() > 0 => Ok(mask),
+            // Complete, and nothing that could follow ends in time: without an end token it is over.
+            Some(mask) if mask.allowed() > 0 || automaton.accepts(state) => Ok(mask),
             _ => self.mask(grammar, state),
         }
     }

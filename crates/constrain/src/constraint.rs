@@ -36,7 +36,7 @@ pub trait TokenConstraint: Send + std::fmt::Debug {
     fn is_complete(&self) -> bool;
 
     /// Whether the output is over: the end token was taken, or the output is complete and no
-    /// token can follow.
+    /// token can follow, or none did in the last mask under a budget.
     fn is_done(&self) -> bool;
 
     /// The bytes that every continuation begins with, up to some thousand.

@@ -39,6 +39,12 @@ impl Distances {
         Self { any, spelled, furthest }
     }
 
+    /// Bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let tables = [Some(&self.any), self.spelled.as_ref()];
+        tables.into_iter().flatten().map(|table| size_of_val(&**table)).sum()
+    }
+
     /// Fewest bytes from a deterministic state to acceptance.
     pub(crate) fn bytes(&self, nfa: &Nfa, automaton: &Determinizer, state: State) -> u32 {
         total(nfa, &self.any, automaton, state)

@@ -154,12 +154,14 @@ impl Nfa {
         }
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory held. The automata of JSON's characters are everybody's.
     pub(crate) fn memory_bytes(&self) -> usize {
+        let own = self.tables.iter().filter(|table| table.form.is_none());
+        let table = |table: &Arc<Table>| size_of_val(&*table.live) + size_of_val(&*table.dfa.trans);
         size_of_val(&*self.ops)
             + size_of_val(&*self.edges)
             + size_of_val(&*self.sets)
-            + self.tables.iter().map(|t| size_of_val(&*t.live)).sum::<usize>()
+            + own.map(table).sum::<usize>()
     }
 }
 

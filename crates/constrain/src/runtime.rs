@@ -30,6 +30,8 @@ pub(crate) struct Runtime {
     closing: Closing,
     complete: bool,
     ended: bool,
+    /// The last mask under a budget left nothing: complete, without an end token to say so.
+    over: bool,
 }
 
 impl Runtime {
@@ -48,6 +50,7 @@ impl Runtime {
             closing: Closing::default(),
             complete,
             ended: false,
+            over: false,
         }
     }
 
@@ -111,6 +114,7 @@ impl Runtime {
         self.states.push(next);
         self.tokens.push(token);
         self.complete = complete;
+        self.over = false;
     }
 
     /// The budget, when it could matter: when some state is so far from an ending.
@@ -124,7 +128,9 @@ impl Runtime {
         let grammar = Arc::clone(&self.grammar);
         let mut cache = self.write(&grammar)?;
         let state = self.state();
-        cache.mask_within(&grammar, &mut self.closing, state, remaining)
+        let mask = cache.mask_within(&grammar, &mut self.closing, state, remaining)?;
+        self.over = mask.allowed() == 0;
+        Ok(mask)
     }
 
     /// The plain mask of the current state when it was made before.
@@ -240,6 +246,7 @@ impl TokenConstraint for Runtime {
         let unknown = kept < self.known_from;
         let state = if unknown { Some(self.replay(&mut cache, kept)?) } else { None };
         self.ended = false;
+        self.over = false;
         self.tokens.truncate(kept);
         self.states.truncate(kept + 1);
         if let Some(state) = state {
@@ -258,7 +265,7 @@ impl TokenConstraint for Runtime {
     }
 
     fn is_done(&self) -> bool {
-        if self.ended {
+        if self.ended || self.over {
             return true;
         }
         // With an end token, a complete output can always take it.

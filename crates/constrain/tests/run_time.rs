@@ -126,6 +126,26 @@ fn without_an_end_token_a_complete_output_is_done_when_nothing_can_follow() {
 }
 
 #[test]
+fn without_an_end_token_a_budget_ends_what_is_complete() {
+    let tokens = vec![Some(b"a".to_vec()), Some(b"b".to_vec())];
+    let vocabulary = Vocabulary::new(tokens, None).unwrap();
+    let compiled =
+        compile(&Grammar::Regex("a(b{5})?".into()), &vocabulary, &Limits::default()).unwrap();
+    let before = compiled.memory_bytes();
+    let mut constraint = compiled.constraint(ConstraintOptions { close_within_budget: true });
+    constraint.advance(0).unwrap();
+    assert_eq!(constraint.mask(Some(5)).unwrap().single(), Some(1));
+    assert!(!constraint.is_done());
+    assert_eq!(constraint.mask(Some(4)).unwrap().allowed(), 0);
+    assert!(constraint.is_done() && constraint.is_complete());
+    assert!(compiled.memory_bytes() > before, "the distances count");
+    constraint.advance(1).unwrap();
+    assert!(!constraint.is_done() && constraint.mask(Some(4)).unwrap().allowed() == 1);
+    constraint.rollback(2).unwrap();
+    assert!(!constraint.is_done());
+}
+
+#[test]
 fn what_the_vocabulary_cannot_spell_is_an_error_that_names_the_bytes() {
     let tokens = vec![Some(b"a".to_vec()), Some(b"b".to_vec()), None];
     let vocabulary = Vocabulary::new(tokens, Some(2)).unwrap();

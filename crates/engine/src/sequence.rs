@@ -388,6 +388,11 @@ impl Sequence {
                 };
                 let whole_row = self.removed_mass;
                 constraint.choices = mask.map(|mask| Choices::new(mask, whole_row));
+                // A budget may leave nothing of a complete output without an end token.
+                if constraint.walk.is_done() {
+                    self.finish(FinishReason::Stop);
+                    break;
+                }
             }
             let Some(token) = constraint.choices.as_ref().and_then(Choices::forced) else {
                 break;
