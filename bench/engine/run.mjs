@@ -1,6 +1,7 @@
 /**
  * `npm run bench:engine`: what the engine itself costs per token (scheduler, masks, sampler, text, border, façade),
- * with a forward pass that costs nothing; and how long the event loop is kept waiting while the real model generates.
+ * with a forward pass that costs nothing; what memory grows by over thousands of short requests; and how long the event
+ * loop is kept waiting while the real model generates. RESULTS.md has the numbers of the day.
  *
  * Builds an addon with the feature `free-forward` beside the ordinary one and runs each measurement in a process of its
  * own. `--json` prints the numbers alone; `--model PATH` names the file (default: the default model of the cache).
@@ -25,7 +26,7 @@ if (!existsSync(path.join(root, 'dist', 'index.mjs'))) execFileSync('npx', ['tsd
 
 function measure(script, env = {}) {
   const file = path.join(root, 'bench', 'engine', script)
-  const { stdout, status } = spawnSync(process.execPath, [file, model], {
+  const { stdout, status } = spawnSync(process.execPath, ['--expose-gc', file, model], {
     encoding: 'utf8',
     stdio: ['ignore', 'pipe', 'inherit'],
     env: { ...process.env, ...env },
@@ -34,9 +35,11 @@ function measure(script, env = {}) {
   return JSON.parse(stdout)
 }
 
+const free = { NAPI_RS_NATIVE_LIBRARY_PATH: path.join(out, 'tinyllm.node') }
 const results = {
   cpu: cpus()[0]?.model ?? 'unknown',
-  cost: measure('cost.mjs', { NAPI_RS_NATIVE_LIBRARY_PATH: path.join(out, 'tinyllm.node') }),
+  cost: measure('cost.mjs', free),
+  memory: measure('memory.mjs', free),
   eventLoop: measure('event_loop.mjs'),
 }
 
@@ -44,10 +47,15 @@ if (values.json) {
   console.log(JSON.stringify(results))
 } else {
   console.log(`The engine's own cost per token, on ${results.cpu}\n`)
-  console.log('| sequences | request | µs per token | of which CPU |\n|---|---|---|---|')
-  for (const { sequences, request, us, cpuUs } of results.cost) {
-    console.log(`| ${sequences} | ${request} | ${us.toFixed(1)} | ${cpuUs.toFixed(1)} |`)
+  console.log(
+    '| sequences | request | µs per token | CPU µs per token | CPU µs, every token alone |\n|---|---|---|---|---|',
+  )
+  for (const { sequences, request, us, cpuUs, alone } of results.cost) {
+    console.log(`| ${sequences} | ${request} | ${us.toFixed(1)} | ${cpuUs.toFixed(1)} | ${alone.toFixed(1)} |`)
   }
+  const { requests, rounds, perRequest } = results.memory
+  const mib = rounds.map((bytes) => (bytes / 2 ** 20).toFixed(0)).join(', ')
+  console.log(`\nMemory over ${requests} short requests, MiB: ${mib}; ${perRequest.toFixed(0)} bytes per request`)
   const { idle, busy } = results.eventLoop
   console.log('\n| event loop delay, ms | median | p99 | max |\n|---|---|---|---|')
   for (const [name, { p50, p99, max }] of Object.entries({ idle, generating: busy })) {

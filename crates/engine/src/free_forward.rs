@@ -2,10 +2,14 @@
 //!
 //! Its logits are the same in every step: a slope, so that sampled choices spread over the
 //! vocabulary. What a real one finds out on its way (the likeliest token) is free; where a row is
-//! asked for it is copied, which costs some ten microseconds that a real one does not have.
+//! asked for it is copied, which costs some ten microseconds that a real one does not have. With
+//! `TINYLLM_FREE_FORWARD_US` set, a step sleeps so long first: then tokens come out one by one, as
+//! from a real forward pass, and not as many at once as the reader finds.
+
+use std::time::Duration;
 
 use tinyllm_kernels::{KvElement, KvPool, KvShape};
-use tinyllm_model::{Deferred, Feed, Logits, ModelSpec, Outputs};
+use tinyllm_model::{Feed, Logits, ModelSpec, Outputs};
 
 use crate::error::EngineError;
 use crate::forward::Forward;
@@ -13,6 +17,7 @@ use crate::forward::Forward;
 pub(crate) struct FreeForward {
     row: Vec<f32>,
     best: u32,
+    pause: Duration,
     context: usize,
 }
 
@@ -22,7 +27,9 @@ impl FreeForward {
             (0..spec.vocab_size).map(|i| ((i * 7919) % 4096) as f32 / 256.0).collect();
         // 7919 * 1007 + 1 is a multiple of 4096.
         let best = 1007;
-        Self { row, best, context: spec.context_length }
+        let pause = std::env::var("TINYLLM_FREE_FORWARD_US").ok().and_then(|us| us.parse().ok());
+        let pause = Duration::from_micros(pause.unwrap_or(0));
+        Self { row, best, pause, context: spec.context_length }
     }
 }
 
@@ -45,6 +52,9 @@ impl Forward for FreeForward {
         _: &KvPool,
         outputs: &mut Outputs,
     ) -> Result<(), EngineError> {
+        if !self.pause.is_zero() {
+            std::thread::sleep(self.pause);
+        }
         outputs.clear();
         let width = self.row.len();
         let wanted: Vec<Logits<'_>> = feeds
