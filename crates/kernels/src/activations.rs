@@ -2,11 +2,12 @@
 //!
 //! `x` becomes `scale * int` with `scale = max |x| / 127` over the block, integers rounded to
 //! nearest, ties to even. Where a block has an outlier (its largest magnitude is more than
-//! [`OUTLIER`] times its root mean square, and the others would lose most of their bits), what the
-//! rounding left is quantised once more, as *fine* integers: `x` becomes
-//! `scale * int + scale / 254 * fine`. Without them the mean squared error of a small model's logits
-//! is ten times larger; a sixth of its blocks or less needs them. The sums that offsets and minima of weights multiply are taken
-//! once here: of the block's integers, and of those of its first half.
+//! [`OUTLIER`] times its root mean square, and the others would lose most of their bits), the
+//! integers have sixteen bits: a second plane of *fine* integers holds what the rounding left, and
+//! `x` becomes `scale * (256 * int + fine)` with `scale = max |x| / 127 / 256`. Without them the
+//! mean squared error of a small model's logits is ten times larger; a sixth of its blocks or less
+//! needs them. The sums that offsets and minima of weights multiply are taken once here: of the
+//! block's integers, and of those of its first half.
 //!
 //! Rows are kept in groups of 16 (the last one may be shorter), inside a group by block and then by
 //! row, so that a kernel that multiplies a tile with up to 16 rows reads everything front to back.
@@ -26,16 +27,10 @@ pub(crate) const GROUP: usize = 16;
 
 /// How far a block's largest magnitude exceeds its root mean square to be an outlier (at most
 /// sqrt(32) = 5.7; about 2.2 where the elements are alike).
-const OUTLIER: f32 = 4.5;
+const OUTLIER: f32 = 5.2;
 
 /// Steps of the fine integers in one of the others.
-const FINE: f32 = 254.0;
-
-/// The scale of a block's fine integers.
-#[inline(always)]
-pub(crate) fn fine_scale(scale: f32) -> f32 {
-    scale * (1.0 / FINE)
-}
+const FINE: f32 = 256.0;
 
 /// A cache line of integers, for the alignment.
 #[derive(Debug, Clone, Copy)]
@@ -48,20 +43,19 @@ pub struct Activations {
     rows: usize,
     columns: usize,
     ints: Vec<Line>,
-    /// Laid out like `ints`; of a block without an outlier they are not set.
+    /// Laid out like `ints`; of a block without an outlier they are not set. Both are followed by
+    /// a group's worth of a block's integers that mean nothing.
     fine: Vec<Line>,
     /// Of each group, by block: which rows have fine integers.
     outliers: Vec<AtomicU16>,
-    /// By block: the scale.
+    /// By block: the scale; followed by as many that mean nothing, like `ints`.
     scales: Vec<f32>,
     /// By block: the sum of the dequantised elements.
     sums: Vec<f32>,
-    /// By block: the sum of the integers, and of the first 16 of them.
+    /// By block: the sum of the integers (`256 * int + fine` where there are fine ones), and of the
+    /// first 16 of them.
     totals: Vec<i32>,
     lows: Vec<i32>,
-    /// The same of the fine integers, where there are any.
-    fine_totals: Vec<i32>,
-    fine_lows: Vec<i32>,
 }
 
 /// Where a group's numbers start, for a kernel. Everything is `[block][stride]`, ints with 32
@@ -70,14 +64,13 @@ pub struct Activations {
 pub(crate) struct Group {
     pub(crate) ints: *const i8,
     pub(crate) fine: *const i8,
-    /// Not by row: one mask for a block, bit r for row r of the group.
+    /// Not by row: one mask for a block, bit `first + r` for row r from here on.
     pub(crate) outliers: *const AtomicU16,
+    pub(crate) first: usize,
     pub(crate) scales: *const f32,
     pub(crate) sums: *const f32,
     pub(crate) totals: *const i32,
     pub(crate) lows: *const i32,
-    pub(crate) fine_totals: *const i32,
-    pub(crate) fine_lows: *const i32,
     /// Rows of the group.
     pub(crate) stride: usize,
 }
@@ -95,12 +88,11 @@ impl Group {
                 ints: self.ints.add(row * BLOCK_COLUMNS),
                 fine: self.fine.add(row * BLOCK_COLUMNS),
                 outliers: self.outliers,
+                first: self.first + row,
                 scales: self.scales.add(row),
                 sums: self.sums.add(row),
                 totals: self.totals.add(row),
                 lows: self.lows.add(row),
-                fine_totals: self.fine_totals.add(row),
-                fine_lows: self.fine_lows.add(row),
                 stride: self.stride,
             }
         }
@@ -133,17 +125,17 @@ impl Activations {
         let blocks = rows * columns / BLOCK_COLUMNS;
         self.rows = rows;
         self.columns = columns;
-        self.ints.resize(blocks.div_ceil(2), Line([0; 64]));
-        self.fine.resize(blocks.div_ceil(2), Line([0; 64]));
+        // A kernel may read a whole group's rows where the last group has fewer.
+        let lines = blocks.div_ceil(2) + GROUP * BLOCK_COLUMNS / 64;
+        self.ints.resize(lines, Line([0; 64]));
+        self.fine.resize(lines, Line([0; 64]));
         self.outliers.clear();
         let masks = rows.div_ceil(GROUP) * (columns / BLOCK_COLUMNS);
         self.outliers.resize_with(masks, AtomicU16::default);
-        self.scales.resize(blocks, 0.0);
-        self.sums.resize(blocks, 0.0);
+        self.scales.resize(blocks + GROUP, 0.0);
+        self.sums.resize(blocks + GROUP, 0.0);
         self.totals.resize(blocks, 0);
         self.lows.resize(blocks, 0);
-        self.fine_totals.resize(blocks, 0);
-        self.fine_lows.resize(blocks, 0);
         Ok(())
     }
 
@@ -171,7 +163,7 @@ impl Activations {
     pub(crate) fn writer(&mut self) -> Writer<'_> {
         Writer {
             rows: self.rows,
-            blocks: self.scales.len().checked_div(self.rows).unwrap_or(0),
+            blocks: self.columns / BLOCK_COLUMNS,
             ints: Shared::new(as_ints(&mut self.ints)),
             fine: Shared::new(as_ints(&mut self.fine)),
             outliers: &self.outliers,
@@ -179,8 +171,6 @@ impl Activations {
             sums: Shared::new(&mut self.sums),
             totals: Shared::new(&mut self.totals),
             lows: Shared::new(&mut self.lows),
-            fine_totals: Shared::new(&mut self.fine_totals),
-            fine_lows: Shared::new(&mut self.fine_lows),
         }
     }
 
@@ -191,13 +181,12 @@ impl Activations {
         Group {
             ints: self.ints[at / 2..].as_ptr().cast(),
             fine: self.fine[at / 2..].as_ptr().cast(),
-            outliers: self.outliers[at / GROUP..].as_ptr(),
+            outliers: self.outliers[first / GROUP * blocks..].as_ptr(),
+            first: 0,
             scales: self.scales[at..].as_ptr(),
             sums: self.sums[at..].as_ptr(),
             totals: self.totals[at..].as_ptr(),
             lows: self.lows[at..].as_ptr(),
-            fine_totals: self.fine_totals[at..].as_ptr(),
-            fine_lows: self.fine_lows[at..].as_ptr(),
             stride: GROUP.min(self.rows - first),
         }
     }
@@ -221,8 +210,6 @@ pub(crate) struct Writer<'a> {
     sums: Shared<'a, f32>,
     totals: Shared<'a, i32>,
     lows: Shared<'a, i32>,
-    fine_totals: Shared<'a, i32>,
-    fine_lows: Shared<'a, i32>,
 }
 
 impl Writer<'_> {
@@ -247,8 +234,6 @@ impl Writer<'_> {
             sums: self.sums.at(at),
             totals: self.totals.at(at),
             lows: self.lows.at(at),
-            fine_totals: self.fine_totals.at(at),
-            fine_lows: self.fine_lows.at(at),
         };
         // SAFETY: the asserted bounds put every block, `stride` apart from the next, inside the
         // buffers; exclusive by the caller's promise; the tier is there by `cpu`.
@@ -269,8 +254,6 @@ struct Blocks<'a> {
     sums: *mut f32,
     totals: *mut i32,
     lows: *mut i32,
-    fine_totals: *mut i32,
-    fine_lows: *mut i32,
 }
 
 tiered! { fn quantize_on(x: *const f32, to: &Blocks<'_>) = quantize_blocks; }
@@ -300,50 +283,41 @@ unsafe fn quantize_blocks<S: Simd>(x: *const f32, to: &Blocks<'_>) {
                 *to.lows.add(at) = 0;
                 continue;
             }
-            let rounded = [S::round(S::mul(low, inverse)), S::round(S::mul(high, inverse))];
-            let [total, first] = store::<S>(ints, rounded);
-            *to.scales.add(at) = scale;
-            *to.totals.add(at) = total;
-            *to.lows.add(at) = first;
-            *to.sums.add(at) = scale * total as f32;
+            let rounded = [bounded::<S>(S::mul(low, inverse)), bounded::<S>(S::mul(high, inverse))];
+            S::store_i8(ints, rounded[0]);
+            S::store_i8(ints.add(LANES), rounded[1]);
+            // Sums of small integers are exact in floats too.
+            let (mut first, mut second) = (S::sum(rounded[0]), S::sum(rounded[1]));
+            let mut scale = scale;
             if largest * largest > OUTLIER * OUTLIER / BLOCK_COLUMNS as f32 * squares {
                 let inverse = S::splat(FINE / scale);
                 let scale_all = S::splat(scale);
                 let rest = [
-                    S::mul(S::fnma(rounded[0], scale_all, low), inverse),
-                    S::mul(S::fnma(rounded[1], scale_all, high), inverse),
+                    bounded::<S>(S::mul(S::fnma(rounded[0], scale_all, low), inverse)),
+                    bounded::<S>(S::mul(S::fnma(rounded[1], scale_all, high), inverse)),
                 ];
-                let rest = [S::round(rest[0]), S::round(rest[1])];
-                let [total, first] = store::<S>(to.fine.add(at * BLOCK_COLUMNS), rest);
-                *to.fine_totals.add(at) = total;
-                *to.fine_lows.add(at) = first;
-                *to.sums.add(at) += fine_scale(scale) * total as f32;
+                let fine = to.fine.add(at * BLOCK_COLUMNS);
+                S::store_i8(fine, rest[0]);
+                S::store_i8(fine.add(LANES), rest[1]);
+                first = first * FINE + S::sum(rest[0]);
+                second = second * FINE + S::sum(rest[1]);
+                scale /= FINE;
                 mask.fetch_or(to.bit, Ordering::Relaxed);
             }
+            let total = first + second;
+            *to.scales.add(at) = scale;
+            *to.sums.add(at) = scale * total;
+            *to.totals.add(at) = total as i32;
+            *to.lows.add(at) = first as i32;
         }
     }
 }
 
-/// Stores 32 integers between -127 and 127; gives their sum and that of the first half.
-///
-/// # Safety
-/// `to` has room for them; the tier's features are there.
+/// Rounded to nearest, between -127 and 127.
 #[inline(always)]
-unsafe fn store<S: Simd>(to: *mut i8, ints: [S::F; 2]) -> [i32; 2] {
-    // SAFETY: the contract above.
-    unsafe {
-        for (half, ints) in ints.into_iter().enumerate() {
-            let ints = S::min(S::max(ints, S::splat(-127.0)), S::splat(127.0));
-            S::store_i8(to.add(half * LANES), ints);
-        }
-        let mut sums = [0_i32; 2];
-        for (half, sum) in sums.iter_mut().enumerate() {
-            for i in 0..LANES {
-                *sum += i32::from(*to.add(half * LANES + i));
-            }
-        }
-        [sums[0] + sums[1], sums[0]]
-    }
+unsafe fn bounded<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the tier's features are there.
+    unsafe { S::min(S::max(S::round(x), S::splat(-127.0)), S::splat(127.0)) }
 }
 
 #[cfg(test)]
@@ -359,13 +333,12 @@ impl Activations {
                 // SAFETY: block b of a row of the group.
                 unsafe {
                     let scale = *group.scales.add(at);
-                    let mut value =
-                        f64::from(scale) * f64::from(*group.ints.add(at * BLOCK_COLUMNS + i));
+                    let mut int = f64::from(*group.ints.add(at * BLOCK_COLUMNS + i));
                     if (*group.outliers.add(b)).load(Ordering::Relaxed) >> r & 1 == 1 {
                         let fine = f64::from(*group.fine.add(at * BLOCK_COLUMNS + i));
-                        value += f64::from(fine_scale(scale)) * fine;
+                        int = int * f64::from(FINE) + fine;
                     }
-                    values.push(value);
+                    values.push(f64::from(scale) * int);
                 }
             }
         }
@@ -402,11 +375,12 @@ mod tests {
                         assert!(got.iter().all(|&got| got == 0.0));
                         continue;
                     }
-                    let step =
-                        f64::from(largest) / 127.0 / if largest == 60.0 { 254.0 } else { 1.0 };
+                    // Half a step; a fine integer that would be 128 becomes 127, half a step more.
+                    let step = f64::from(largest) / 127.0;
+                    let most = if largest == 60.0 { step / 256.0 } else { step * 0.5001 };
                     for (&x, got) in x.iter().zip(got) {
                         let error = (f64::from(x) - got).abs();
-                        assert!(error <= step * 0.5001, "{:?} row {row}: {x} {got}", cpu.tier());
+                        assert!(error <= most, "{:?} row {row}: {x} {got}", cpu.tier());
                     }
                 }
                 let mut alone = Activations::new();

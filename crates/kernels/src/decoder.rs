@@ -16,7 +16,7 @@ use crate::dispatch::Cpu;
 use crate::elementwise::{self, RopePairs, angles};
 use crate::error::{KernelError, expect_size};
 use crate::head::{LogitSummary, logits, logits_of};
-use crate::matmul::{Input, matmul, product, split};
+use crate::matmul::{Cut, Input, Stack, Upcoming, multiply, product};
 use crate::pages::{KvAccess, KvElement, KvShape};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
@@ -216,7 +216,7 @@ impl Decoder {
         let run = Run { cpu, pool, decoder: self, rows };
         for (index, layer) in self.layers.iter().enumerate() {
             run.attention_block(index, layer, space, access, batch, x)?;
-            run.ffn_block(layer, space, x)?;
+            run.ffn_block(layer, self.layers.get(index + 1), space, x)?;
         }
         Ok(())
     }
@@ -319,34 +319,41 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// `x += matrix * input`, through `space`.
+    /// `x += matrix * input`, through `space`; `next` says what a thread reads after it.
     fn add_product(
         &self,
-        matrix: MatrixId,
+        matrix: Matrix<'_>,
         input: Input<'_>,
         space: &mut [f32],
         x: &mut [f32],
+        next: &(dyn Fn(usize) -> Upcoming + Sync),
     ) -> Result<(), KernelError> {
-        let matrix = self.matrix(matrix)?;
         let width = matrix.rows();
         expect_size("the columns of an input", matrix.columns(), input.columns())?;
         expect_size("a product", self.rows * width, space.len())?;
         expect_size("a residual", self.rows * width, x.len())?;
-        let chunks: Vec<_> = split(matrix.tiles(), self.pool.threads()).collect();
+        let cut = Cut::new(matrix.tiles(), self.rows, self.pool.threads());
         let (product_to, x) = (Shared::new(space), Shared::new(x));
-        self.pool.run(chunks.len(), &|chunk| {
-            let tiles = chunks[chunk].clone();
+        self.pool.run(cut.chunks(), &|chunk| {
+            let tiles = cut.units(chunk);
             let (first, count) = (tiles.start * TILE_ROWS, tiles.len() * TILE_ROWS);
+            let next = cut.ends_share(chunk).map_or(Upcoming::of(&matrix, tiles.end), next);
             // SAFETY: sizes were compared above (`width` is a multiple of 32, so nothing is
             // padded); chunks have their own columns of both.
             unsafe {
-                product(self.cpu, &matrix, input, tiles, product_to.at(0), width);
+                product(self.cpu, &matrix, input, tiles, product_to.at(0), width, next);
                 for row in 0..self.rows {
                     let at = row * width + first;
                     elementwise::add(self.cpu, x.at(at), product_to.at(at), count);
                 }
             }
         })
+    }
+
+    /// The matrices that a layer begins with.
+    fn qkv(&self, layer: &DecoderLayer) -> Result<Stack<'a, 3>, KernelError> {
+        let matrices = [self.matrix(layer.q)?, self.matrix(layer.k)?, self.matrix(layer.v)?];
+        Ok(Stack { matrices })
     }
 
     fn attention_block(
@@ -363,9 +370,11 @@ impl<'a> Run<'a> {
         let (q_width, kv_width) = (heads * dim, kv_heads * dim);
         self.norm(x, &layer.attention_norm, &mut space.normed, &mut space.acts)?;
         let input = Input::new(&space.normed, &space.acts)?;
-        let (q, k, v) = (self.matrix(layer.q)?, self.matrix(layer.k)?, self.matrix(layer.v)?);
-        let outputs = &mut [(q, &mut space.q[..]), (k, &mut space.k[..]), (v, &mut space.v[..])];
-        matmul(self.cpu, self.pool, input, outputs)?;
+        let threads = self.pool.threads();
+        let output = self.matrix(layer.output)?;
+        let next = |thread| Stack { matrices: [output] }.start(thread, threads);
+        let outputs = [&mut space.q[..], &mut space.k[..], &mut space.v[..]];
+        multiply(self.cpu, self.pool, input, &self.qkv(layer)?, outputs, &next)?;
         let (q, k) = (Shared::new(&mut space.q), Shared::new(&mut space.k));
         let v = Shared::new(&mut space.v);
         let angles = &space.angles;
@@ -410,12 +419,15 @@ impl<'a> Run<'a> {
             unsafe { acts.write(self.cpu, row, 0, &attended[row * q_width..][..q_width]) }
         })?;
         let input = Input::new(attended, &space.acts)?;
-        self.add_product(layer.output, input, &mut space.product, x)
+        let gate = self.matrix(layer.gate)?;
+        let next = |thread| Upcoming::of(&gate, gate.tiles() / 2 * thread / threads * 2);
+        self.add_product(output, input, &mut space.product, x, &next)
     }
 
     fn ffn_block(
         &self,
         layer: &DecoderLayer,
+        following: Option<&DecoderLayer>,
         space: &mut Workspace,
         x: &mut [f32],
     ) -> Result<(), KernelError> {
@@ -423,20 +435,26 @@ impl<'a> Run<'a> {
         self.norm(x, &layer.ffn_norm, &mut space.normed, &mut space.acts)?;
         let input = Input::new(&space.normed, &space.acts)?;
         let (gate, up) = (self.matrix(layer.gate)?, self.matrix(layer.up)?);
+        let down = Stack { matrices: [self.matrix(layer.down)?] };
+        let threads = self.pool.threads();
         space.gate.resize(self.rows * ffn, 0.0);
         space.gated.resize(self.rows, ffn)?;
         let gated = space.gated.writer();
         let (gate_to, up_to) = (Shared::new(&mut space.gate), Shared::new(&mut space.up));
-        // Whole blocks of the gated activations: an even number of tiles.
-        let chunks: Vec<_> = split(gate.tiles(), self.pool.threads()).collect();
-        self.pool.run(chunks.len(), &|chunk| {
-            let tiles = chunks[chunk].clone();
+        // A unit is a block of the gated activations: two tiles of each.
+        let cut = Cut::new(gate.tiles() / 2, self.rows, threads);
+        self.pool.run(cut.chunks(), &|chunk| {
+            let units = cut.units(chunk);
+            let tiles = units.start * 2..units.end * 2;
             let (first, count) = (tiles.start * TILE_ROWS, tiles.len() * TILE_ROWS);
+            let next = Upcoming::of(&gate, tiles.end);
+            let next = cut.ends_share(chunk).map_or(next, |thread| down.start(thread, threads));
+            let then = Upcoming::of(&up, tiles.start);
             // SAFETY: `Decoder::new` compared the sizes; chunks have their own columns of both
             // products, and `ffn` is a multiple of 32, so these are whole blocks of a row.
             unsafe {
-                product(self.cpu, &gate, input, tiles.clone(), gate_to.at(0), ffn);
-                product(self.cpu, &up, input, tiles, up_to.at(0), ffn);
+                product(self.cpu, &gate, input, tiles.clone(), gate_to.at(0), ffn, then);
+                product(self.cpu, &up, input, tiles, up_to.at(0), ffn, next);
                 for row in 0..self.rows {
                     let at = row * ffn + first;
                     let gate = gate_to.part(at, count);
@@ -446,6 +464,15 @@ impl<'a> Run<'a> {
             }
         })?;
         let input = Input::new(&space.gate, &space.gated)?;
-        self.add_product(layer.down, input, &mut space.product, x)
+        let [down] = down.matrices;
+        if let Some(layer) = following {
+            let qkv = self.qkv(layer)?;
+            let next = |thread| qkv.start(thread, threads);
+            self.add_product(down, input, &mut space.product, x, &next)
+        } else {
+            let head = Stack { matrices: [self.matrix(self.decoder.head)?] };
+            let next = |thread| head.start(thread, threads);
+            self.add_product(down, input, &mut space.product, x, &next)
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::dispatch::Cpu;
 use crate::error::{KernelError, expect_size};
-use crate::matmul::{Input, product};
+use crate::matmul::{Input, Upcoming, product};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
 use crate::simd::{LANES, Simd, exp, tiered};
@@ -50,7 +50,8 @@ pub(crate) fn logits(
         let count = head.rows().min(tiles.end * TILE_ROWS) - first;
         // SAFETY: sizes were compared above; a part's columns and its summaries are its own.
         unsafe {
-            product(cpu, &head, input, tiles, out.at(0), width);
+            let next = Upcoming::of(&head, tiles.end);
+            product(cpu, &head, input, tiles, out.at(0), width, next);
             for row in 0..input.rows() {
                 let (best, largest, sum) = summarize(cpu, out.at(row * width + first), count);
                 let to = summaries.part(row * parts + part, 1);
@@ -104,7 +105,7 @@ pub(crate) fn logits_of(
         // `product` writes tile t at t * 16 from the address it is given.
         unsafe {
             let to = shared.at(place * TILE_ROWS).wrapping_sub(tiles.start * TILE_ROWS);
-            product(cpu, &head, input, tiles.clone(), to, 0);
+            product(cpu, &head, input, tiles.clone(), to, 0, Upcoming::NONE);
         }
     })?;
     Ok(ids

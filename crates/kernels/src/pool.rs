@@ -1,10 +1,12 @@
 //! The kernels' threads: a fork-join pool for regions of a few microseconds.
 //!
-//! [`ThreadPool::run`] splits a region into numbered chunks. The caller works too, and everybody
-//! claims the next chunk from a counter: a thread that loses its core to something else (Node's
-//! event loop shares the machine) delays the region by one chunk, not by its whole share, and a
-//! worker that has not woken up yet is not waited for. Which thread runs a chunk is not
-//! determined, so a chunk's result must not depend on it.
+//! [`ThreadPool::run`] splits a region into numbered chunks. The caller works too. Every thread has
+//! a share, a run of neighbouring chunks ([`ThreadPool::share`]), so that it reads weights front to
+//! back and can be told what it will read next; who is done takes from the others' shares. A thread
+//! that loses its core to something else (Node's event loop shares the machine) therefore delays
+//! the region by one chunk, not by its whole share, and a worker that has not woken up yet is not
+//! waited for. Which thread runs a chunk is not determined, so a chunk's result must not depend on
+//! it.
 //!
 //! Workers spin for a short while after a region (the next one usually follows at once; a fork-join
 //! then costs well under a microsecond) and park afterwards, so an idle pool uses no CPU.
@@ -15,6 +17,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,9 +42,12 @@ struct Line<T>(T);
 
 struct Shared {
     gate: Line<AtomicU64>,
-    /// The next chunk to claim; at or beyond `chunks` there is none.
-    next: Line<AtomicUsize>,
+    /// The next chunk to claim of each thread's share (the caller's first); at or beyond its end
+    /// there is none.
+    next: Box<[Line<AtomicUsize>]>,
     chunks: AtomicUsize,
+    /// Threads that share regions, the caller included: set once, before the first region.
+    threads: AtomicUsize,
     /// The region's job. Written while the gate is closed and empty, read by those inside.
     job: UnsafeCell<Option<*const Job<'static>>>,
     /// Which workers are parked (or about to be).
@@ -79,26 +85,34 @@ impl ThreadPool {
         let count = threads.clamp(1, INSIDE as usize) - 1;
         let shared = Arc::new(Shared {
             gate: Line(AtomicU64::new(0)),
-            next: Line(AtomicUsize::new(0)),
+            next: (0..=count).map(|_| Line(AtomicUsize::new(0))).collect(),
             chunks: AtomicUsize::new(0),
+            threads: AtomicUsize::new(1),
             job: UnsafeCell::new(None),
             parked: (0..count).map(|_| AtomicBool::new(false)).collect(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let workers = (0..count)
+        let workers: Vec<_> = (0..count)
             .map_while(|index| {
                 let shared = Arc::clone(&shared);
                 let name = format!("tinyllm-kernel-{index}");
                 thread::Builder::new().name(name).spawn(move || shared.serve(index)).ok()
             })
             .collect();
+        shared.threads.store(workers.len() + 1, Ordering::Relaxed);
         ThreadPool { shared, workers, region: Mutex::new(0) }
     }
 
     /// Threads that work in a region, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// The chunks that thread `thread` (below [`threads`](Self::threads)) takes first, in ascending
+    /// order, in a region of `chunks`.
+    pub fn share(&self, chunks: usize, thread: usize) -> Range<usize> {
+        share(chunks, thread, self.threads())
     }
 
     /// Runs `job(0)`, …, `job(chunks - 1)`, each once, on the pool's threads, and returns when all
@@ -124,7 +138,9 @@ impl ThreadPool {
         // writes the cell.
         unsafe { *shared.job.get() = Some(erased) };
         shared.chunks.store(chunks, Ordering::Relaxed);
-        shared.next.0.store(0, Ordering::Relaxed);
+        for (thread, next) in shared.next.iter().enumerate() {
+            next.0.store(self.share(chunks, thread).start, Ordering::Relaxed);
+        }
         // SeqCst, here and around `parked`: either the worker sees the open gate before it parks,
         // or this thread sees that it is parked.
         shared.gate.0.store((*region * REGION) | OPEN, Ordering::SeqCst);
@@ -133,7 +149,7 @@ impl ThreadPool {
                 worker.thread().unpark();
             }
         }
-        shared.claim(job);
+        shared.claim(job, 0);
         shared.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0_u32;
         while shared.gate.0.load(Ordering::Acquire) & INSIDE != 0 {
@@ -165,20 +181,29 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    /// Claims and runs chunks until none is left. A panic is noted and ends the region early.
-    fn claim(&self, job: &Job<'_>) {
+    /// Claims and runs chunks until none is left: of thread `me`'s share first, then of the
+    /// following ones'. A panic is noted and ends the region early.
+    fn claim(&self, job: &Job<'_>, me: usize) {
         let chunks = self.chunks.load(Ordering::Relaxed);
+        let threads = self.threads.load(Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let chunk = self.next.0.fetch_add(1, Ordering::Relaxed);
-                if chunk >= chunks {
-                    return;
+            for thread in (me..threads).chain(0..me) {
+                let end = share(chunks, thread, threads).end;
+                let next = &self.next[thread].0;
+                // Not counted up for ever by threads that only look.
+                while next.load(Ordering::Relaxed) < end {
+                    let chunk = next.fetch_add(1, Ordering::Relaxed);
+                    if chunk >= end {
+                        break;
+                    }
+                    job(chunk);
                 }
-                job(chunk);
             }
         }));
         if let Err(panic) = result {
-            self.next.0.store(chunks, Ordering::Relaxed);
+            for next in &self.next {
+                next.0.store(chunks, Ordering::Relaxed);
+            }
             let mut slot = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
             slot.get_or_insert_with(|| message(&*panic));
         }
@@ -205,7 +230,7 @@ impl Shared {
                     // gate opened and stays valid until this thread leaves.
                     let job = unsafe { (*self.job.get()).map(|job| &*job) };
                     if let Some(job) = job {
-                        self.claim(job);
+                        self.claim(job, index + 1);
                     }
                     self.gate.0.fetch_sub(1, Ordering::Release);
                     idle_since = Instant::now();
@@ -230,6 +255,11 @@ impl Shared {
             idle_since = Instant::now();
         }
     }
+}
+
+/// The chunks of thread `thread`'s share, of `chunks` in all.
+fn share(chunks: usize, thread: usize, threads: usize) -> Range<usize> {
+    chunks * thread / threads..chunks * (thread + 1) / threads
 }
 
 /// The text of a panic.

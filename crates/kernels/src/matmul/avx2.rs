@@ -8,14 +8,19 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::Ordering;
 
+use super::minima::add_minima;
 use super::{Job, groups};
-use crate::activations::{Activations, Group, fine_scale};
+use crate::activations::{Activations, Group};
+use crate::simd::avx2::Avx2;
 use crate::tiles::{BLOCK_COLUMNS, Format};
 
 /// Rows from which on a tile is unpacked once for all of them.
 const PANEL: usize = 16;
 /// Bytes of an unpacked block's integers.
 const UNPACKED: usize = 512;
+/// How far ahead of the multiplications weights are asked for, over all streams: enough to keep two
+/// cores' bus busy, little enough to stay in the first-level cache.
+const LEAD: usize = 8 << 10;
 
 /// # Safety
 /// The contract of [`super::product`]; the CPU has the features.
@@ -27,7 +32,7 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
             1 => in_step::<F, 4, 1>(job, input),
             2 => in_step::<F, 2, 2>(job, input),
             rows if rows >= PANEL && !F::BYTES => panels::<F>(job, input),
-            _ => one_by_one::<F>(job, job.tiles.start, input),
+            _ => one_by_one::<F>(job, input),
         }
     }
 }
@@ -39,29 +44,32 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
     let group = input.group(job.rows.start);
+    let (row, none) = (job.rows.start, std::ptr::null());
     let mut tile = job.tiles.start;
-    // SAFETY: `tile + S` stays within the job's tiles.
-    unsafe {
-        while tile + S <= job.tiles.end {
-            let more = tile + 2 * S <= job.tiles.end;
-            let ahead = if more { S * job.tile_bytes } else { 0 };
-            kernel::<F, false, S, M>(job, tile, std::ptr::null(), group, job.rows.start, ahead);
-            for s in 0..S {
-                add_fine::<F>(job, tile + s, group, job.rows.start);
+    while tile < job.tiles.end {
+        // SAFETY: as many tiles as are left, or fewer.
+        unsafe {
+            if tile + S <= job.tiles.end {
+                kernel::<F, false, S, M>(job, tile, none, group, row);
+                tile += S;
+            } else if S > 2 && tile + 2 <= job.tiles.end {
+                kernel::<F, false, 2, M>(job, tile, none, group, row);
+                tile += 2;
+            } else {
+                kernel::<F, false, 1, M>(job, tile, none, group, row);
+                tile += 1;
             }
-            tile += S;
         }
-        one_by_one::<F>(job, tile, input);
     }
 }
 
-/// One tile at a time, from `first` on, times all rows, four at a time.
+/// One tile at a time times all rows, four at a time.
 ///
 /// # Safety
 /// The contract of [`super::product`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
-    for tile in first..job.tiles.end {
+unsafe fn one_by_one<F: Format>(job: &Job, input: &Activations) {
+    for tile in job.tiles.clone() {
         for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
@@ -71,15 +79,13 @@ unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
-                        1 => kernel::<F, false, 1, 1>(job, tile, none, rest, row, 0),
-                        2 => kernel::<F, false, 1, 2>(job, tile, none, rest, row, 0),
-                        3 => kernel::<F, false, 1, 3>(job, tile, none, rest, row, 0),
-                        _ => kernel::<F, false, 1, 4>(job, tile, none, rest, row, 0),
+                        1 => kernel::<F, false, 1, 1>(job, tile, none, rest, row),
+                        2 => kernel::<F, false, 1, 2>(job, tile, none, rest, row),
+                        3 => kernel::<F, false, 1, 3>(job, tile, none, rest, row),
+                        _ => kernel::<F, false, 1, 4>(job, tile, none, rest, row),
                     };
                 }
             }
-            // SAFETY: the contract; the group's products are stored.
-            unsafe { add_fine::<F>(job, tile, group, row) }
         }
     }
 }
@@ -116,14 +122,16 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
-                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row, 0),
-                        2 | 4 => kernel::<F, true, 1, 2>(job, tile, panel, rest, row, 0),
-                        _ => kernel::<F, true, 1, 3>(job, tile, panel, rest, row, 0),
+                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row),
+                        2 | 4 => kernel::<F, true, 1, 2>(job, tile, panel, rest, row),
+                        _ => kernel::<F, true, 1, 3>(job, tile, panel, rest, row),
                     };
                 }
             }
-            // SAFETY: the contract; the group's products are stored.
-            unsafe { add_fine::<F>(job, tile, group, row) }
+            if F::MIN {
+                // SAFETY: the contract; the group's products are stored.
+                unsafe { add_minima::<Avx2, F>(job, tile, group, row) }
+            }
         }
     }
 }
@@ -173,63 +181,36 @@ fn fence(x: &mut __m256i) {
     }
 }
 
-/// Adds what the fine integers of a group give to the products of one tile, which are stored. The
-/// group's first row is input row `row`.
+/// The sums of a block with 32 fine activations, as [half][upper]; both halves' in the first if they
+/// share a scale. Out of the way of [`kernel`]'s loop: few blocks have any.
 ///
 /// # Safety
-/// The contract of [`super::product`].
+/// `p` is a block of the format, `panel` null or its integers, `a` valid for 32 bytes.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
-    for b in 0..job.blocks {
-        // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
-        unsafe {
-            let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
-            if rows == 0 {
-                continue;
-            }
-            let p = job.tile(tile).add(b * F::BLOCK);
-            let mut w = [[_mm256_setzero_si256(); 8]; 2];
-            for (upper, w) in w.iter_mut().enumerate() {
-                for (g, w) in w.iter_mut().enumerate() {
-                    *w = unpack::<F>(p, g / 4, g % 4, upper);
-                }
-            }
-            while rows != 0 {
-                let m = rows.trailing_zeros() as usize;
-                rows &= rows - 1;
-                let at = b * group.stride + m;
-                let a = group.fine.add(at * BLOCK_COLUMNS).cast::<i32>();
-                let (total, low) = (*group.fine_totals.add(at), *group.fine_lows.add(at));
-                let by = _mm256_set1_ps(fine_scale(*group.scales.add(at)));
-                for (upper, w) in w.iter().enumerate() {
-                    let scales = p.add(F::SCALES + upper * 16);
-                    let scale = _mm256_cvtph_ps(_mm_loadu_si128(scales.cast()));
-                    let to = job.to(tile, row + m).add(upper * 8);
-                    let mut acc = _mm256_loadu_ps(to);
-                    let [first, second] =
-                        [half_dot::<F>(&w[..4], a), half_dot::<F>(&w[4..], a.add(4))];
-                    if F::HALVES {
-                        let scale2 = _mm256_cvtph_ps(_mm_loadu_si128(scales.add(32).cast()));
-                        let offset = _mm256_set1_epi32(low << F::OFFSET_BITS);
-                        let x = _mm256_cvtepi32_ps(_mm256_sub_epi32(first, offset));
-                        acc = _mm256_fmadd_ps(x, _mm256_mul_ps(scale, by), acc);
-                        let offset = _mm256_set1_epi32((total - low) << F::OFFSET_BITS);
-                        let x = _mm256_cvtepi32_ps(_mm256_sub_epi32(second, offset));
-                        acc = _mm256_fmadd_ps(x, _mm256_mul_ps(scale2, by), acc);
+unsafe fn fine_sums<F: Format>(p: *const u8, panel: *const u8, a: *const i8) -> [[__m256i; 2]; 2] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; 2];
+    for half in 0..2 {
+        for upper in 0..2 {
+            let mut w = [_mm256_setzero_si256(); 4];
+            for (g, w) in w.iter_mut().enumerate() {
+                // SAFETY: inside of the block or panel.
+                *w = unsafe {
+                    if panel.is_null() {
+                        unpack::<F>(p, half, g, upper)
                     } else {
-                        let mut sum = _mm256_add_epi32(first, second);
-                        if F::OFFSET_BITS > 0 {
-                            let offset = _mm256_set1_epi32(total << F::OFFSET_BITS);
-                            sum = _mm256_sub_epi32(sum, offset);
-                        }
-                        let x = _mm256_cvtepi32_ps(sum);
-                        acc = _mm256_fmadd_ps(x, _mm256_mul_ps(scale, by), acc);
+                        let at = ((half * 4 + g) * 2 + upper) * 32;
+                        _mm256_load_si256(panel.add(at).cast())
                     }
-                    _mm256_storeu_ps(to, acc);
-                }
+                };
             }
+            // SAFETY: half of the 32 bytes.
+            let sum = unsafe { half_dot::<F>(&w, a.add(half * 16).cast()) };
+            let to = &mut sums[if F::HALVES { half } else { 0 }][upper];
+            *to = _mm256_add_epi32(*to, sum);
         }
     }
+    sums
 }
 
 /// Four groups of columns of eight rows times 16 activations.
@@ -260,8 +241,7 @@ unsafe fn half_dot<F: Format>(w: &[__m256i], a: *const i32) -> __m256i {
 }
 
 /// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
-/// on; with `PANEL` the integers come from `panel`. `ahead` is how far on a later tile's weights
-/// lie (to prefetch), or 0. Returns `M`.
+/// on. With `PANEL` the one tile's integers come from `panel`, and what its minima give is left out. Returns `M`.
 ///
 /// # Safety
 /// The tiles are the job's, the rows the input's; `panel` is the unpacked tile if `PANEL`.
@@ -273,21 +253,30 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
     panel: *const u8,
     acts: Group,
     row: usize,
-    ahead: usize,
 ) -> usize {
     let ones = _mm256_set1_epi16(1);
     let zero = _mm256_setzero_si256();
     let mut acc = [[[_mm256_setzero_ps(); M]; 2]; S];
+    let mut low = [[[_mm256_setzero_ps(); M]; 2]; S];
     // SAFETY: every address is inside of tile, panel, activations or output by the contract;
     // prefetching may name any address.
     unsafe {
         let first = job.tile(tile);
+        let lead = (LEAD / S / F::BLOCK).min(job.blocks);
+        let next = job.upcoming(tile + S);
         for b in 0..job.blocks {
+            let (ahead, far) = if b + lead < job.blocks {
+                (first.wrapping_add((b + lead) * F::BLOCK), job.tile_bytes)
+            } else {
+                (next.at.wrapping_add((b + lead - job.blocks) * F::BLOCK), next.tile_bytes)
+            };
+            let outliers = (*acts.outliers.add(b)).load(Ordering::Relaxed) >> acts.first;
             for s in 0..S {
                 let p = first.add(s * job.tile_bytes + b * F::BLOCK);
-                if ahead > 0 {
+                if !PANEL {
                     for line in 0..F::BLOCK.div_ceil(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead + line * 64).cast());
+                        let at = ahead.wrapping_add(s * far + line * 64);
+                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
                     }
                 }
                 let a = acts.ints.add(b * acts.stride * BLOCK_COLUMNS).cast::<i32>();
@@ -345,6 +334,19 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
                         }
                     }
                 }
+                for m in 0..M {
+                    if outliers >> m & 1 != 0 {
+                        let a = acts.fine.add((b * acts.stride + m) * BLOCK_COLUMNS);
+                        let panel = if PANEL { panel.add(b * UNPACKED) } else { std::ptr::null() };
+                        let fine = fine_sums::<F>(p, panel, a);
+                        for (wide, fine) in wide.iter_mut().zip(fine) {
+                            for (wide, fine) in wide.iter_mut().zip(fine) {
+                                let high = _mm256_slli_epi32::<8>(wide[m]);
+                                wide[m] = _mm256_add_epi32(high, fine);
+                            }
+                        }
+                    }
+                }
                 for upper in 0..2 {
                     let scales = p.add(F::SCALES + upper * 16);
                     let scale = _mm256_cvtph_ps(_mm_loadu_si128(scales.cast()));
@@ -372,18 +374,23 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
                             let x = _mm256_cvtepi32_ps(sum);
                             *to = _mm256_fmadd_ps(x, _mm256_mul_ps(second, by), *to);
                         }
-                        if F::MIN {
+                        if F::MIN && !PANEL {
                             let sums = _mm256_set1_ps(*acts.sums.add(at));
-                            *to = _mm256_fmadd_ps(second, sums, *to);
+                            let low = &mut low[s][upper][m];
+                            *low = _mm256_fmadd_ps(second, sums, *low);
                         }
                     }
                 }
             }
         }
-        for (s, acc) in acc.iter().enumerate() {
-            for (upper, acc) in acc.iter().enumerate() {
-                for (m, &acc) in acc.iter().enumerate() {
-                    _mm256_storeu_ps(job.to(tile + s, row + m).add(upper * 8), acc);
+        for s in 0..S {
+            for upper in 0..2 {
+                for m in 0..M {
+                    let mut sum = acc[s][upper][m];
+                    if F::MIN && !PANEL {
+                        sum = _mm256_add_ps(sum, low[s][upper][m]);
+                    }
+                    _mm256_storeu_ps(job.to(tile + s, row + m).add(upper * 8), sum);
                 }
             }
         }

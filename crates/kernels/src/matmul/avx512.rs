@@ -3,9 +3,17 @@
 use std::arch::x86_64::*;
 use std::sync::atomic::Ordering;
 
-use super::{Job, groups};
-use crate::activations::{Activations, Group, fine_scale};
+use super::minima::add_minima;
+use super::{Job, Upcoming, groups};
+use crate::activations::{Activations, Group};
+use crate::simd::avx512::Avx512;
 use crate::tiles::{BLOCK_COLUMNS, Format};
+
+/// Rows from which on a tile is unpacked once for all of them.
+const PANEL: usize = 9;
+/// How far ahead of the multiplications weights are asked for, over all streams: enough to keep two
+/// cores' bus busy, little enough to stay in the first-level cache.
+const LEAD: usize = 16 << 10;
 
 /// # Safety
 /// The contract of [`super::product`]; the CPU has the features.
@@ -14,79 +22,118 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
     // SAFETY: the same contract; `in_step` is used with one group of as many rows as it names.
     unsafe {
         match job.rows.len() {
-            1 => in_step::<F, 4, 1>(job, input),
-            2 => in_step::<F, 2, 2>(job, input),
-            3 => in_step::<F, 2, 3>(job, input),
-            4 => in_step::<F, 2, 4>(job, input),
-            _ => one_by_one::<F>(job, job.tiles.start, input),
+            1 => in_step::<F, 1>(job, input),
+            2 => in_step::<F, 2>(job, input),
+            3..PANEL => one_by_one::<F>(job, input),
+            _ => panels::<F>(job, input),
         }
     }
 }
 
-/// `S` tiles at a time times all `M` rows.
+/// Several tiles at a time times all `M` rows.
 ///
 /// # Safety
 /// The contract of [`super::product`]; the input has `M` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
+unsafe fn in_step<F: Format, const M: usize>(job: &Job, input: &Activations) {
     let group = input.group(job.rows.start);
+    let row = job.rows.start;
+    let none = std::ptr::null();
     let mut tile = job.tiles.start;
-    // SAFETY: `tile + S` stays within the job's tiles.
-    unsafe {
-        while tile + S <= job.tiles.end {
-            let more = tile + 2 * S <= job.tiles.end;
-            let ahead = if more { S * job.tile_bytes } else { 0 };
-            kernel::<F, S, M>(job, tile, group, job.rows.start, ahead);
-            for s in 0..S {
-                add_fine::<F>(job, tile + s, group, job.rows.start);
-            }
-            tile += S;
-        }
-        one_by_one::<F>(job, tile, input);
-    }
-}
-
-/// One tile at a time, from `first` on, times all rows.
-///
-/// # Safety
-/// The contract of [`super::product`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn one_by_one<F: Format>(job: &Job, first: usize, input: &Activations) {
-    for tile in first..job.tiles.end {
-        for (row, group) in groups(job, input) {
-            // SAFETY: the contract.
-            unsafe { one_group::<F>(job, tile, group, row) }
-        }
-    }
-}
-
-/// One tile times a group of up to 16 rows that starts at input row `row`.
-///
-/// # Safety
-/// The contract of [`super::product`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn one_group<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
-    let mut done = 0;
-    while done < group.stride {
-        // SAFETY: rows `done` to `done + M` are the group's.
+    while tile < job.tiles.end {
+        // SAFETY: as many tiles as are left, or fewer.
         unsafe {
-            let rest = group.starting_at(done);
-            let row = row + done;
-            done += match group.stride - done {
-                1 => kernel::<F, 1, 1>(job, tile, rest, row, 0),
-                2 => kernel::<F, 1, 2>(job, tile, rest, row, 0),
-                3 => kernel::<F, 1, 3>(job, tile, rest, row, 0),
-                4 => kernel::<F, 1, 4>(job, tile, rest, row, 0),
-                5 => kernel::<F, 1, 5>(job, tile, rest, row, 0),
-                6 => kernel::<F, 1, 6>(job, tile, rest, row, 0),
-                7 => kernel::<F, 1, 7>(job, tile, rest, row, 0),
-                16 => kernel::<F, 1, 16>(job, tile, rest, row, 0),
-                _ => kernel::<F, 1, 8>(job, tile, rest, row, 0),
+            tile += match (M, job.tiles.end - tile) {
+                (_, 1) => kernel::<F, false, 1, M>(job, tile, none, group, row),
+                (1, 3 | 5 | 6) => kernel::<F, false, 3, M>(job, tile, none, group, row),
+                (1, 4..) => kernel::<F, false, 4, M>(job, tile, none, group, row),
+                _ => kernel::<F, false, 2, M>(job, tile, none, group, row),
             };
         }
     }
-    // SAFETY: the same contract; the group's products are stored.
-    unsafe { add_fine::<F>(job, tile, group, row) }
+}
+
+/// One tile at a time times one group of at most eight rows.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn one_by_one<F: Format>(job: &Job, input: &Activations) {
+    let group = input.group(job.rows.start);
+    let row = job.rows.start;
+    let none = std::ptr::null();
+    for tile in job.tiles.clone() {
+        // SAFETY: the contract; the group has as many rows as the kernel is for.
+        unsafe {
+            match group.stride {
+                3 => kernel::<F, false, 1, 3>(job, tile, none, group, row),
+                4 => kernel::<F, false, 1, 4>(job, tile, none, group, row),
+                5 => kernel::<F, false, 1, 5>(job, tile, none, group, row),
+                6 => kernel::<F, false, 1, 6>(job, tile, none, group, row),
+                7 => kernel::<F, false, 1, 7>(job, tile, none, group, row),
+                _ => kernel::<F, false, 1, 8>(job, tile, none, group, row),
+            };
+            if F::MIN {
+                add_minima::<Avx512, F>(job, tile, group, row);
+            }
+        }
+    }
+}
+
+/// One tile at a time, unpacked to bytes first, times all rows.
+///
+/// # Safety
+/// The contract of [`super::product`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
+    let mut panel = vec![[_mm512_setzero_si512(); 8]; job.blocks];
+    for tile in job.tiles.clone() {
+        // SAFETY: blocks of the tile; rows `done` to `done + M` are the group's.
+        unsafe {
+            for (b, panel) in panel.iter_mut().enumerate() {
+                prefetch::<F>(job, tile, b);
+                *panel = unpack::<F>(job.tile(tile).add(b * F::BLOCK));
+            }
+            let panel = panel.as_ptr();
+            for (row, group) in groups(job, input) {
+                let mut done = 0;
+                while done < group.stride {
+                    let rest = group.starting_at(done);
+                    let row = row + done;
+                    done += match group.stride - done {
+                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row),
+                        2 | 3 => kernel::<F, true, 1, 2>(job, tile, panel, rest, row),
+                        4..8 => kernel::<F, true, 1, 4>(job, tile, panel, rest, row),
+                        8..16 => kernel::<F, true, 1, 8>(job, tile, panel, rest, row),
+                        _ => kernel::<F, true, 1, 16>(job, tile, panel, rest, row),
+                    };
+                }
+                if F::MIN {
+                    add_minima::<Avx512, F>(job, tile, group, row);
+                }
+            }
+        }
+    }
+}
+
+/// Asks for what is read some time after block `b` of tile `tile`, of one stream.
+///
+/// # Safety
+/// The block exists.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn prefetch<F: Format>(job: &Job, tile: usize, b: usize) {
+    let lead = (LEAD / F::BLOCK).min(job.blocks);
+    let to = if b + lead < job.blocks {
+        // SAFETY: the tile exists.
+        unsafe { job.tile(tile) }.wrapping_add((b + lead) * F::BLOCK)
+    } else {
+        let Upcoming { at, .. } = job.upcoming(tile + 1);
+        at.wrapping_add((b + lead - job.blocks) * F::BLOCK)
+    };
+    for line in 0..F::BLOCK.div_ceil(64) {
+        _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(line * 64).cast());
+    }
 }
 
 /// Repeats a body for `$m` from 0 to below `$count`, at most 16, unrolled: LLVM leaves a loop of 16
@@ -102,6 +149,7 @@ macro_rules! unrolled {
         })*
     };
 }
+pub(super) use unrolled;
 
 /// A block's integers, unpacked to a group of columns in each register.
 ///
@@ -180,14 +228,22 @@ pub(super) unsafe fn scales<F: Format>(p: *const u8) -> [__m512; 2] {
     }
 }
 
-/// A block times 32 activations, whose sum is `total` and that of the first half `low`: the two
-/// halves' sums if they have scales of their own, else one sum (and anything), offsets subtracted.
+/// What is too much in sums of stored (or, from bytes, of made unsigned) integers with activations
+/// whose sum is `total`.
+#[inline(always)]
+fn offset<F: Format>(total: i32) -> i32 {
+    total << if F::BYTES { 7 } else { F::OFFSET_BITS }
+}
+
+/// A block times 32 activations: the sums of the two halves if they have scales of their own, else
+/// one sum (and anything). Offsets are not subtracted.
 ///
 /// # Safety
 /// `a` is valid for 32 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn dot<F: Format>(w: &[__m512i; 8], a: *const i32, total: i32, low: i32) -> [__m512i; 2] {
+unsafe fn dot<F: Format>(w: &[__m512i; 8], a: *const i8) -> [__m512i; 2] {
+    let a = a.cast::<i32>();
     let mut sums = [_mm512_setzero_si512(); 2];
     for g in 0..4 {
         // SAFETY: inside the 32 bytes.
@@ -195,147 +251,110 @@ unsafe fn dot<F: Format>(w: &[__m512i; 8], a: *const i32, total: i32, low: i32) 
         sums[0] = _mm512_dpbusd_epi32(sums[0], w[g], _mm512_set1_epi32(x));
         sums[1] = _mm512_dpbusd_epi32(sums[1], w[4 + g], _mm512_set1_epi32(y));
     }
-    if F::HALVES {
-        let high = _mm512_set1_epi32((total - low) << F::OFFSET_BITS);
-        let low = _mm512_set1_epi32(low << F::OFFSET_BITS);
-        return [_mm512_sub_epi32(sums[0], low), _mm512_sub_epi32(sums[1], high)];
+    if !F::HALVES {
+        sums[0] = _mm512_add_epi32(sums[0], sums[1]);
     }
-    sums[0] = without_offset::<F>(_mm512_add_epi32(sums[0], sums[1]), total);
     sums
 }
 
-/// A block's sums of stored (or, from bytes, of made unsigned) integers, less what is too much; the
-/// activations' sum is `total`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn without_offset<F: Format>(sums: __m512i, total: i32) -> __m512i {
-    let bits = if F::BYTES { 7 } else { F::OFFSET_BITS };
-    if bits == 0 {
-        return sums;
-    }
-    let total = _mm512_set1_epi32(total);
-    _mm512_sub_epi32(sums, _mm512_sll_epi32(total, _mm_cvtsi32_si128(bits as i32)))
-}
-
-/// Adds a block's sums, each times its scale and the activations', `by`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn add_scaled<F: Format>(
-    acc: __m512,
-    sums: [__m512i; 2],
-    scale: __m512,
-    second: __m512,
-    by: f32,
-) -> __m512 {
-    let by = _mm512_set1_ps(by);
-    let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[0]), _mm512_mul_ps(scale, by), acc);
-    if F::HALVES {
-        _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[1]), _mm512_mul_ps(second, by), acc)
-    } else {
-        acc
-    }
-}
-
-/// Adds what the fine integers of a group give to the products of one tile, which are stored. The
-/// group's first row is input row `row`.
+/// The integer sums of a block with the activations at `at` of a group, which have fine integers if
+/// `fine`.
 ///
 /// # Safety
-/// The contract of [`super::product`].
+/// `at` is a block of a row of the group.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn add_fine<F: Format>(job: &Job, tile: usize, group: Group, row: usize) {
-    for b in 0..job.blocks {
-        // SAFETY: block b of the group and of the tile.
-        unsafe {
-            if (*group.outliers.add(b)).load(Ordering::Relaxed) != 0 {
-                let w = unpack::<F>(job.tile(tile).add(b * F::BLOCK));
-                add_fine_block::<F>(job, tile, group, row, b, &w);
+unsafe fn integers<F: Format>(
+    w: &[__m512i; 8],
+    acts: Group,
+    at: usize,
+    fine: bool,
+) -> [__m512i; 2] {
+    // SAFETY: the contract above.
+    unsafe {
+        let mut sums = dot::<F>(w, acts.ints.add(at * BLOCK_COLUMNS));
+        if fine {
+            let low = dot::<F>(w, acts.fine.add(at * BLOCK_COLUMNS));
+            for (sum, low) in sums.iter_mut().zip(low) {
+                *sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(*sum), low);
             }
         }
-    }
-}
-
-/// The same of one block, whose unpacked integers are `w`.
-///
-/// # Safety
-/// The contract of [`super::product`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn add_fine_block<F: Format>(
-    job: &Job,
-    tile: usize,
-    group: Group,
-    row: usize,
-    b: usize,
-    w: &[__m512i; 8],
-) {
-    // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
-    unsafe {
-        let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
-        if rows == 0 {
-            return;
+        if F::HALVES {
+            let (total, low) = (*acts.totals.add(at), *acts.lows.add(at));
+            sums[0] = _mm512_sub_epi32(sums[0], _mm512_set1_epi32(offset::<F>(low)));
+            sums[1] = _mm512_sub_epi32(sums[1], _mm512_set1_epi32(offset::<F>(total - low)));
+        } else if F::BYTES || F::OFFSET_BITS > 0 {
+            let total = *acts.totals.add(at);
+            sums[0] = _mm512_sub_epi32(sums[0], _mm512_set1_epi32(offset::<F>(total)));
         }
-        let [scale, second] = scales::<F>(job.tile(tile).add(b * F::BLOCK));
-        while rows != 0 {
-            let m = rows.trailing_zeros() as usize;
-            rows &= rows - 1;
-            let at = b * group.stride + m;
-            let a = group.fine.add(at * BLOCK_COLUMNS).cast::<i32>();
-            let sums = dot::<F>(w, a, *group.fine_totals.add(at), *group.fine_lows.add(at));
-            let by = fine_scale(*group.scales.add(at));
-            let to = job.to(tile, row + m);
-            let acc = _mm512_loadu_ps(to);
-            _mm512_storeu_ps(to, add_scaled::<F>(acc, sums, scale, second, by));
-        }
+        sums
     }
 }
 
 /// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
-/// on; `ahead` is how far on a later tile's weights lie (to prefetch), or 0. Returns `M`.
+/// on. With `PANEL` the one tile's integers come from `panel`. With it, and from three rows on, what
+/// the minima give is left out. Returns how many it did: tiles, or with `PANEL` rows.
 ///
 /// # Safety
-/// The tiles are the job's, the rows the input's; the CPU has the features.
+/// The tiles are the job's, the rows the input's; `panel` is the unpacked tile if `PANEL`; the CPU
+/// has the features.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn kernel<F: Format, const S: usize, const M: usize>(
+unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
     job: &Job,
     tile: usize,
+    panel: *const [__m512i; 8],
     acts: Group,
     row: usize,
-    ahead: usize,
 ) -> usize {
     let mut acc = [[_mm512_setzero_ps(); M]; S];
-    // SAFETY: every address is inside of tile, activations or output by the contract; prefetching
-    // may name any address.
+    let mut low = [[_mm512_setzero_ps(); M]; S];
+    // SAFETY: every address is inside of tile, panel, activations or output by the contract;
+    // prefetching may name any address.
     unsafe {
         let first = job.tile(tile);
+        let lead = (LEAD / S / F::BLOCK).min(job.blocks);
+        let next = job.upcoming(tile + S);
         for b in 0..job.blocks {
+            let (ahead, far) = if b + lead < job.blocks {
+                (first.wrapping_add((b + lead) * F::BLOCK), job.tile_bytes)
+            } else {
+                (next.at.wrapping_add((b + lead - job.blocks) * F::BLOCK), next.tile_bytes)
+            };
+            let outliers = (*acts.outliers.add(b)).load(Ordering::Relaxed) >> acts.first;
             for s in 0..S {
                 let p = first.add(s * job.tile_bytes + b * F::BLOCK);
-                if ahead > 0 {
+                if !PANEL {
                     for line in 0..F::BLOCK.div_ceil(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead + line * 64).cast());
+                        let at = ahead.wrapping_add(s * far + line * 64);
+                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
                     }
                 }
-                let w = unpack::<F>(p);
+                let w = if PANEL { *panel.add(b) } else { unpack::<F>(p) };
                 let [scale, second] = scales::<F>(p);
                 unrolled!(M, m => {
                     let at = b * acts.stride + m;
-                    let a = acts.ints.add(at * BLOCK_COLUMNS).cast::<i32>();
-                    let sums = dot::<F>(&w, a, *acts.totals.add(at), *acts.lows.add(at));
-                    let by = *acts.scales.add(at);
-                    acc[s][m] = add_scaled::<F>(acc[s][m], sums, scale, second, by);
-                    if F::MIN {
+                    let sums = integers::<F>(&w, acts, at, outliers >> m & 1 != 0);
+                    let by = _mm512_set1_ps(*acts.scales.add(at));
+                    let x = _mm512_cvtepi32_ps(sums[0]);
+                    acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(scale, by), acc[s][m]);
+                    if F::HALVES {
+                        let x = _mm512_cvtepi32_ps(sums[1]);
+                        acc[s][m] = _mm512_fmadd_ps(x, _mm512_mul_ps(second, by), acc[s][m]);
+                    }
+                    if F::MIN && M < 3 && !PANEL {
                         let sums = _mm512_set1_ps(*acts.sums.add(at));
-                        acc[s][m] = _mm512_fmadd_ps(second, sums, acc[s][m]);
+                        low[s][m] = _mm512_fmadd_ps(second, sums, low[s][m]);
                     }
                 });
             }
         }
-        for (s, acc) in acc.iter().enumerate() {
-            for (m, &acc) in acc.iter().enumerate() {
-                _mm512_storeu_ps(job.to(tile + s, row + m), acc);
+        for (s, (acc, low)) in acc.iter().zip(&low).enumerate() {
+            for (m, (&acc, &low)) in acc.iter().zip(low).enumerate() {
+                let sum = if F::MIN && M < 3 && !PANEL { _mm512_add_ps(acc, low) } else { acc };
+                _mm512_storeu_ps(job.to(tile + s, row + m), sum);
             }
         }
     }
-    M
+    if PANEL { M } else { S }
 }

@@ -4,20 +4,20 @@
 //! ```text
 //! int  = sum over the block of (stored - offset) * a            exact, in i32
 //! acc  = fma(f32(int), f32(scale[r][b]) * a_scale[m][b], acc)
-//! acc  = fma(f32(min[r][b]), a_sum[m][b], acc)                  formats with minima
+//! low  = fma(f32(min[r][b]), a_sum[m][b], low)                  formats with minima
 //! ```
-//! (formats with two scales: once for each half of the block; float formats: one fma for each
-//! column, ascending), and then, blocks ascending, those that have fine integers (`activations.rs`):
-//! ```text
-//! acc  = fma(f32(fine int), f32(scale[r][b]) * (a_scale[m][b] / 254), acc)
-//! ```
-//! Every tier and every number of input rows does exactly these operations in
-//! this order, so M decides which loop runs, never the numbers: a token's result depends neither on
-//! its batch mates, nor on whether it is prefilled or decoded, nor on threads or CPU.
+//! and then `acc + low`. (Formats with two scales: the first line once for each half of the block;
+//! float formats: one fma for each column, ascending. `a` has sixteen bits where an activation is an
+//! outlier, see `activations.rs`: the sum is then `256 * sum of a's high bytes + sum of its low
+//! ones`.) Every tier and every number of input rows does exactly these operations in this order, so
+//! M decides which loop runs, never the numbers: a token's result depends neither on its batch
+//! mates, nor on whether it is prefilled or decoded, nor on threads or CPU.
 //!
 //! Loops: up to four input rows take several tiles in step (that many sequential streams through
 //! the weights: decoding is bound by memory, and one stream does not fill the bus); more rows take a
-//! tile at a time, which then stays in the first-level cache for all of them.
+//! tile at a time, unpacked once for all of them. The streams are prefetched across the ends of
+//! jobs, because a step's order is known ([`Upcoming`]): what a thread waits for at the start of
+//! each of the hundred and twenty regions of a step is a fifth of it otherwise.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -26,6 +26,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod float;
+mod minima;
 mod portable;
 
 use std::ops::Range;
@@ -61,6 +62,108 @@ impl<'a> Input<'a> {
     }
 }
 
+/// Where weights lie that a thread will read soon: a tile's start, and the bytes to the next one's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Upcoming {
+    at: *const u8,
+    tile_bytes: usize,
+}
+
+// SAFETY: the address is prefetched, never read.
+unsafe impl Sync for Upcoming {}
+// SAFETY: as above.
+unsafe impl Send for Upcoming {}
+
+impl Upcoming {
+    /// Nothing is known.
+    pub(crate) const NONE: Upcoming = Upcoming { at: std::ptr::null(), tile_bytes: 0 };
+
+    /// From tile `tile` of a matrix on.
+    pub(crate) fn of(matrix: &Matrix<'_>, tile: usize) -> Upcoming {
+        let at = matrix.bytes().as_ptr().wrapping_add(tile * matrix.tile_bytes());
+        Upcoming { at, tile_bytes: matrix.tile_bytes() }
+    }
+}
+
+/// Matrices with the same number of columns that are multiplied with the same input in one region,
+/// as one sequence of tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct Stack<'a, const N: usize> {
+    pub(crate) matrices: [Matrix<'a>; N],
+}
+
+impl<const N: usize> Stack<'_, N> {
+    pub(crate) fn tiles(&self) -> usize {
+        self.matrices.iter().map(Matrix::tiles).sum()
+    }
+
+    /// What thread `thread` of `threads` reads first of it.
+    pub(crate) fn start(&self, thread: usize, threads: usize) -> Upcoming {
+        self.upcoming(self.tiles() * thread / threads)
+    }
+
+    /// Tile `tile` of the sequence.
+    fn upcoming(&self, tile: usize) -> Upcoming {
+        let (index, tiles) = self.parts(tile..tile + 1).next().unwrap_or((0, 0..1));
+        Upcoming::of(&self.matrices[index], tiles.start)
+    }
+
+    /// Some tiles of the sequence, as tiles of the matrices.
+    pub(crate) fn parts(&self, tiles: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let mut first = 0;
+        let counts = self.matrices.map(|matrix| matrix.tiles());
+        counts.into_iter().enumerate().filter_map(move |(index, count)| {
+            let from = tiles.start.max(first) - first;
+            let to = tiles.end.clamp(first, first + count) - first;
+            first += count;
+            (from < to).then_some((index, from..to))
+        })
+    }
+}
+
+/// How a region's tiles are cut into chunks: each thread's share into a few neighbouring runs, so
+/// that one who is held up leaves little undone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    /// Units of the region: a unit of work is never divided.
+    units: usize,
+    threads: usize,
+    /// Chunks of a share.
+    pieces: usize,
+}
+
+impl Cut {
+    /// `units` units, for an input of `rows` rows.
+    pub(crate) fn new(units: usize, rows: usize, threads: usize) -> Cut {
+        // Few rows: long reads. Many: each tile is work enough for a claim, and evenness counts.
+        let pieces = match (threads, rows) {
+            (1, _) => 1,
+            (_, 0..=64) => 3,
+            _ => 9,
+        };
+        Cut { units, threads, pieces: pieces.min(units.div_ceil(threads)).max(1) }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.threads * self.pieces
+    }
+
+    /// The units of a chunk; there may be none.
+    pub(crate) fn units(&self, chunk: usize) -> Range<usize> {
+        let share = chunk / self.pieces;
+        let [first, end] = [share, share + 1].map(|share| self.units * share / self.threads);
+        let piece = chunk % self.pieces;
+        let [from, to] =
+            [piece, piece + 1].map(|piece| first + (end - first) * piece / self.pieces);
+        from..to
+    }
+
+    /// The thread whose share a chunk belongs to, if it is the last one of it.
+    pub(crate) fn ends_share(&self, chunk: usize) -> Option<usize> {
+        (chunk % self.pieces == self.pieces - 1).then_some(chunk / self.pieces)
+    }
+}
+
 /// `out[m][r] = sum over k of matrix[r][k] * input[m][k]`, for every matrix; `out` has
 /// [`Matrix::padded_rows`] elements a row, of which those beyond the matrix are unspecified.
 ///
@@ -70,40 +173,46 @@ pub fn matmul(
     cpu: Cpu,
     pool: &ThreadPool,
     input: Input<'_>,
-    matrices: &mut [(Matrix<'_>, &mut [f32])],
+    matrix: Matrix<'_>,
+    out: &mut [f32],
 ) -> Result<(), KernelError> {
-    for (matrix, out) in matrices.iter() {
+    multiply(cpu, pool, input, &Stack { matrices: [matrix] }, [out], &|_| Upcoming::NONE)
+}
+
+/// The same of several matrices in one region; `next` says what a thread reads after it.
+pub(crate) fn multiply<const N: usize>(
+    cpu: Cpu,
+    pool: &ThreadPool,
+    input: Input<'_>,
+    stack: &Stack<'_, N>,
+    outs: [&mut [f32]; N],
+    next: &(dyn Fn(usize) -> Upcoming + Sync),
+) -> Result<(), KernelError> {
+    for (matrix, out) in stack.matrices.iter().zip(&outs) {
         expect_size("the columns of an input", matrix.columns(), input.columns())?;
         expect_size("a product", input.rows() * matrix.padded_rows(), out.len())?;
     }
-    let jobs: Vec<(Matrix<'_>, Shared<'_, f32>)> =
-        matrices.iter_mut().map(|(matrix, out)| (*matrix, Shared::new(out))).collect();
-    let chunks: Vec<(usize, Range<usize>)> = jobs
-        .iter()
-        .enumerate()
-        .flat_map(|(job, (matrix, _))| {
-            split(matrix.tiles(), pool.threads()).map(move |tiles| (job, tiles))
-        })
-        .collect();
-    pool.run(chunks.len(), &|chunk| {
-        let (job, tiles) = &chunks[chunk];
-        let (matrix, out) = &jobs[*job];
-        // SAFETY: sizes were compared above; chunks have disjoint tiles, and so disjoint columns.
-        unsafe { product(cpu, matrix, input, tiles.clone(), out.at(0), matrix.padded_rows()) }
+    let outs = outs.map(Shared::new);
+    let cut = Cut::new(stack.tiles(), input.rows(), pool.threads());
+    pool.run(cut.chunks(), &|chunk| {
+        let tiles = cut.units(chunk);
+        for (index, part) in stack.parts(tiles.clone()) {
+            let matrix = &stack.matrices[index];
+            let after = stack.matrices[..index].iter().map(Matrix::tiles).sum::<usize>() + part.end;
+            let next = match cut.ends_share(chunk) {
+                Some(thread) if after == tiles.end => next(thread),
+                _ if after < stack.tiles() => stack.upcoming(after),
+                _ => Upcoming::NONE,
+            };
+            let stride = matrix.padded_rows();
+            // SAFETY: sizes were compared above; chunks have disjoint tiles, and so disjoint columns.
+            unsafe { product(cpu, matrix, input, part, outs[index].at(0), stride, next) }
+        }
     })
 }
 
-/// Cuts `tiles` into ranges for `threads` threads: some ranges to each, so that one who is held up
-/// leaves little undone, but of several tiles, so that each is a long read.
-pub(crate) fn split(tiles: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
-    const STREAMS: usize = 4;
-    let chunks = if threads == 1 { 1 } else { threads * 3 };
-    let size = tiles.div_ceil(chunks).next_multiple_of(STREAMS);
-    (0..tiles).step_by(size).map(move |first| first..tiles.min(first + size))
-}
-
 /// The product of some of a matrix's tiles with all rows of the input. Element (m, r) goes to
-/// `out[m * stride + r]`.
+/// `out[m * stride + r]`. `next` is what this thread will probably read afterwards.
 ///
 /// # Safety
 /// The input has the matrix' columns; `tiles` are tiles of the matrix; `out` is valid for these
@@ -115,6 +224,7 @@ pub(crate) unsafe fn product(
     tiles: Range<usize>,
     out: *mut f32,
     stride: usize,
+    next: Upcoming,
 ) {
     debug_assert!(tiles.end <= matrix.tiles() && input.columns() == matrix.columns());
     let job = Job {
@@ -125,9 +235,10 @@ pub(crate) unsafe fn product(
         rows: 0..0,
         out,
         stride,
+        next,
     };
     // As many rows at a time as stay in the second-level cache beside the tiles.
-    let block = (ROWS_BYTES / input.columns()).next_multiple_of(GROUP);
+    let block = (ROWS_BYTES / input.columns()).next_multiple_of(GROUP).min(ROWS);
     for first in (0..input.rows()).step_by(block) {
         let rows = first..input.rows().min(first + block);
         // SAFETY: the same contract.
@@ -137,6 +248,9 @@ pub(crate) unsafe fn product(
 
 /// Bytes of quantised activations that a pass over the tiles should not exceed.
 const ROWS_BYTES: usize = 192 << 10;
+/// Rows that it should not exceed: each is written to another page of memory, of which a core
+/// remembers about a hundred.
+const ROWS: usize = 128;
 
 /// # Safety
 /// The contract of [`product`]; the job's rows start at a group.
@@ -171,6 +285,8 @@ struct Job {
     out: *mut f32,
     /// Elements from one output row to the next.
     stride: usize,
+    /// What this thread will probably read afterwards.
+    next: Upcoming,
 }
 
 impl Job {
@@ -182,6 +298,17 @@ impl Job {
     unsafe fn tile(&self, tile: usize) -> *const u8 {
         // SAFETY: inside the matrix.
         unsafe { self.weights.add(tile * self.tile_bytes) }
+    }
+
+    /// Where tile `tile` lies, or what follows the job.
+    #[inline(always)]
+    fn upcoming(&self, tile: usize) -> Upcoming {
+        if tile < self.tiles.end {
+            let at = self.weights.wrapping_add(tile * self.tile_bytes);
+            Upcoming { at, tile_bytes: self.tile_bytes }
+        } else {
+            self.next
+        }
     }
 
     /// Where the products of a tile with input row `row` go.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Job, groups};
-use crate::activations::{Activations, Group, fine_scale};
+use crate::activations::{Activations, Group};
 use crate::simd::Simd;
 use crate::simd::portable::Portable;
 use crate::tiles::{BLOCK_COLUMNS, Format, TILE_ROWS};
@@ -29,8 +29,6 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
                     Portable::store(job.to(tile, first + row), sums);
                 }
             }
-            // SAFETY: the contract; the group's products are stored.
-            unsafe { add_fine::<F>(job, tile, &unpacked, group, first) }
         }
     }
 }
@@ -71,84 +69,55 @@ unsafe fn one_row<F: Format>(
     acts: Group,
 ) -> [f32; TILE_ROWS] {
     let mut acc = [0.0; TILE_ROWS];
+    let mut low = [0.0; TILE_ROWS];
     for (b, ints) in unpacked.iter().enumerate() {
         let at = b * acts.stride;
         // SAFETY: block b of the row and of the tile; the portable tier needs no features.
         unsafe {
-            let block = weights.add(b * F::BLOCK);
-            let a = acts.ints.add(at * BLOCK_COLUMNS).cast();
-            acc = add_block::<F>(acc, block, ints, a, *acts.scales.add(at));
-            if F::MIN {
-                let min = Portable::load_f16(block.add(F::SCALES + 32).cast());
-                acc = Portable::fma(min, [*acts.sums.add(at); TILE_ROWS], acc);
+            let scales = weights.add(b * F::BLOCK + F::SCALES);
+            let a = acts.ints.add(at * BLOCK_COLUMNS).cast::<[i8; BLOCK_COLUMNS]>();
+            let mut sums = dots::<F>(ints, &a.read());
+            if (*acts.outliers.add(b)).load(Ordering::Relaxed) >> acts.first & 1 != 0 {
+                let a = acts.fine.add(at * BLOCK_COLUMNS).cast::<[i8; BLOCK_COLUMNS]>();
+                for (sums, fine) in sums.iter_mut().zip(dots::<F>(ints, &a.read())) {
+                    for (sum, fine) in sums.iter_mut().zip(fine) {
+                        *sum = (*sum << 8) + fine;
+                    }
+                }
             }
+            let by = [*acts.scales.add(at); TILE_ROWS];
+            let first = Portable::mul(Portable::load_f16(scales.cast()), by);
+            acc = Portable::fma(sums[0].map(|x| x as f32), first, acc);
+            if F::HALVES {
+                let second = Portable::mul(Portable::load_f16(scales.add(32).cast()), by);
+                acc = Portable::fma(sums[1].map(|x| x as f32), second, acc);
+            }
+            if F::MIN {
+                let min = Portable::load_f16(scales.add(32).cast());
+                low = Portable::fma(min, [*acts.sums.add(at); TILE_ROWS], low);
+            }
+        }
+    }
+    if F::MIN {
+        for (acc, low) in acc.iter_mut().zip(low) {
+            *acc += low;
         }
     }
     acc
 }
 
-/// Adds a block times 32 activations of scale `scale`.
-///
-/// # Safety
-/// `block` is a block of the format, whose integers are `ints`; `a` is valid.
-unsafe fn add_block<F: Format>(
-    mut acc: [f32; TILE_ROWS],
-    block: *const u8,
-    ints: &[i16; 512],
-    a: *const [i8; BLOCK_COLUMNS],
-    scale: f32,
-) -> [f32; TILE_ROWS] {
-    // SAFETY: the contract above; the portable tier needs no features.
-    unsafe {
-        let a = a.read();
-        let low = dot(&ints[..256], &a[..16]);
-        let high = dot(&ints[256..], &a[16..]);
-        let scales = block.add(F::SCALES);
-        let first = Portable::mul(Portable::load_f16(scales.cast()), [scale; TILE_ROWS]);
-        if F::HALVES {
-            let second = Portable::load_f16(scales.add(32).cast());
-            let second = Portable::mul(second, [scale; TILE_ROWS]);
-            acc = Portable::fma(low.map(|x| x as f32), first, acc);
-            Portable::fma(high.map(|x| x as f32), second, acc)
-        } else {
-            let mut sum = low;
-            for (sum, high) in sum.iter_mut().zip(high) {
-                *sum += high;
-            }
-            Portable::fma(sum.map(|x| x as f32), first, acc)
-        }
+/// A block's integers times 32 activations: the sums of the two halves if they have scales of their
+/// own, else one sum (and zeros).
+fn dots<F: Format>(ints: &[i16; 512], a: &[i8; BLOCK_COLUMNS]) -> [[i32; TILE_ROWS]; 2] {
+    let mut low = dot(&ints[..256], &a[..16]);
+    let high = dot(&ints[256..], &a[16..]);
+    if F::HALVES {
+        return [low, high];
     }
-}
-
-/// Adds what the fine integers of a group give to the products of one tile, which are stored. The
-/// group's first row is input row `row`.
-///
-/// # Safety
-/// The contract of [`super::product`]; `unpacked` are the tile's integers.
-unsafe fn add_fine<F: Format>(
-    job: &Job,
-    tile: usize,
-    unpacked: &[[i16; 512]],
-    group: Group,
-    row: usize,
-) {
-    for (b, ints) in unpacked.iter().enumerate() {
-        // SAFETY: block b of the group and of the tile; rows in the mask are the group's.
-        unsafe {
-            let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
-            while rows != 0 {
-                let m = rows.trailing_zeros() as usize;
-                rows &= rows - 1;
-                let at = b * group.stride + m;
-                let block = job.tile(tile).add(b * F::BLOCK);
-                let a = group.fine.add(at * BLOCK_COLUMNS).cast();
-                let by = fine_scale(*group.scales.add(at));
-                let to = job.to(tile, row + m);
-                let acc = add_block::<F>(Portable::load(to), block, ints, a, by);
-                Portable::store(to, acc);
-            }
-        }
+    for (sum, high) in low.iter_mut().zip(high) {
+        *sum += high;
     }
+    [low, [0; TILE_ROWS]]
 }
 
 /// Sixteen rows times 16 columns, integers as `[4 groups][16 rows][4]`.

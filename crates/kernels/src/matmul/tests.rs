@@ -85,7 +85,7 @@ fn run(cpu: Cpu, pool: &ThreadPool, matrix: Matrix<'_>, x: &[f32], rows: usize) 
     quantized.quantize(cpu, pool, x, rows).expect("whole blocks");
     let mut out = vec![f32::NAN; rows * matrix.padded_rows()];
     let input = Input::new(x, &quantized).expect("one shape");
-    matmul(cpu, pool, input, &mut [(matrix, &mut out)]).expect("fitting sizes");
+    matmul(cpu, pool, input, matrix, &mut out).expect("fitting sizes");
     out.chunks_exact(matrix.padded_rows()).flat_map(|row| row[..matrix.rows()].to_vec()).collect()
 }
 
@@ -193,9 +193,9 @@ fn wrong_sizes_are_errors() {
     let input = Input::new(&[0.5; 96], &quantized).expect("one shape");
     assert!(Input::new(&[0.5; 64], &quantized).is_err());
     let mut out = [0.0; 16];
-    assert!(matmul(cpu, &pool, input, &mut [(matrix, &mut out)]).is_err(), "columns differ");
+    assert!(matmul(cpu, &pool, input, matrix, &mut out).is_err(), "columns differ");
     quantized.quantize(cpu, &pool, &[0.5; 64], 1).expect("whole blocks");
     let input = Input::new(&[0.5; 64], &quantized).expect("one shape");
-    assert!(matmul(cpu, &pool, input, &mut [(matrix, &mut out[..3])]).is_err(), "short output");
-    assert!(matmul(cpu, &pool, input, &mut [(matrix, &mut out)]).is_ok());
+    assert!(matmul(cpu, &pool, input, matrix, &mut out[..3]).is_err(), "short output");
+    assert!(matmul(cpu, &pool, input, matrix, &mut out).is_ok());
 }
