@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{AsyncTask, BigInt, Uint32Array};
+use napi::Env;
+use napi::bindgen_prelude::{AsyncTask, BigInt, Object, Uint32Array};
 use napi_derive::napi;
 use tinyllm_engine::{Engine, EngineError, EngineOptions, ForwardPath, Generation, Stats, promise};
 
 use crate::offload::{Offload, offload};
 use crate::outcome::{NativeFailure, outcomes};
+use crate::promised::promised;
 use crate::request::{NativeBatch, NativeRequest};
 
 /// How an engine uses its machine; see `LoadOptions` in src/engine.ts.
@@ -103,12 +105,17 @@ outcomes! {
 }
 
 /// Loads a model and starts its engine.
-#[napi]
-pub async fn load_engine(path: String, options: NativeLoadOptions) -> EngineOutcome {
+#[napi(ts_return_type = "Promise<EngineOutcome>")]
+pub fn load_engine(
+    env: &Env,
+    path: String,
+    options: NativeLoadOptions,
+) -> napi::Result<Object<'_>> {
     let (resolver, loaded) = promise();
-    // Seconds of work: neither libuv's nor tokio's.
+    // Seconds of work: not libuv's.
     std::thread::spawn(move || resolver.resolve(load(&path, &options)));
-    loaded.await.unwrap_or_else(|| Err(EngineError::Internal("loading panicked".to_owned()))).into()
+    let panicked = || Err(EngineError::Internal("loading panicked".to_owned()));
+    promised(env, loaded, move |loaded| EngineOutcome::from(loaded.unwrap_or_else(panicked)))
 }
 
 fn load(path: &str, options: &NativeLoadOptions) -> Result<NativeEngine, EngineError> {
@@ -164,9 +171,7 @@ impl NativeEngine {
     pub fn submit(&self, request: NativeRequest) -> GenerationOutcome {
         let engine = &self.0;
         let submitted = request.into_request(engine).and_then(|r| engine.core().submit(r));
-        submitted
-            .map(|generation| NativeGeneration { generation, engine: Arc::clone(engine) })
-            .into()
+        submitted.map(|generation| NativeGeneration::new(generation, engine)).into()
     }
 
     /// Takes a request in `count` times, as one: the prompt is computed once. The seeds take the place
@@ -187,9 +192,7 @@ impl NativeEngine {
             request.into_request(engine).and_then(|r| engine.core().submit_choices(r, &seeds));
         submitted
             .map(|generations| {
-                let engine = || Arc::clone(engine);
-                let native = |generation| NativeGeneration { generation, engine: engine() };
-                generations.into_iter().map(native).collect()
+                generations.into_iter().map(|one| NativeGeneration::new(one, engine)).collect()
             })
             .into()
     }
@@ -238,10 +241,16 @@ impl NativeEngine {
     }
 
     /// Compiles a grammar ahead of its use, or tells why it cannot be.
-    #[napi]
-    pub async fn compile_grammar(&self, description: String) -> CompiledOutcome {
-        let compiled = self.0.core().compile(&description).await;
-        compiled.map(|g| NativeCompiled { memory_bytes: g.memory_bytes() as f64 }).into()
+    #[napi(ts_return_type = "Promise<CompiledOutcome>")]
+    pub fn compile_grammar<'env>(
+        &self,
+        env: &'env Env,
+        description: String,
+    ) -> napi::Result<Object<'env>> {
+        promised(env, self.0.core().compile(&description), |compiled| {
+            let native = compiled.map(|g| NativeCompiled { memory_bytes: g.memory_bytes() as f64 });
+            CompiledOutcome::from(native)
+        })
     }
 
     #[napi(catch_unwind)]
@@ -293,36 +302,44 @@ impl NativeEngine {
 
     /// Stops intake, ends all generations and waits for the step under way, at most this long.
     /// Whether the engine's thread has ended.
-    #[napi]
-    pub async fn close(&self, deadline_ms: u32) -> bool {
+    #[napi(ts_return_type = "Promise<boolean>")]
+    pub fn close<'env>(&self, env: &'env Env, deadline_ms: u32) -> napi::Result<Object<'env>> {
         let engine = Arc::clone(&self.0);
         let (resolver, closed) = promise();
         std::thread::spawn(move || {
             resolver.resolve(engine.close(Duration::from_millis(u64::from(deadline_ms))));
         });
-        closed.await.unwrap_or(false)
+        promised(env, closed, |closed| closed.unwrap_or(false))
     }
 }
 
 /// A running generation. When it is garbage-collected the generation is cancelled.
 #[napi]
 pub struct NativeGeneration {
-    generation: Generation,
+    generation: Arc<Generation>,
     engine: Arc<Engine>,
+}
+
+impl NativeGeneration {
+    fn new(generation: Generation, engine: &Arc<Engine>) -> Self {
+        Self { generation: Arc::new(generation), engine: Arc::clone(engine) }
+    }
 }
 
 #[napi]
 impl NativeGeneration {
     /// Everything that became ready since the last call; waits when nothing did.
-    #[napi]
-    pub async fn next_batch(&self) -> BatchOutcome {
-        match self.generation.next_batch().await {
-            Ok(None) => BatchOutcome { ok: None, failure: None },
-            Ok(Some(batch)) => {
-                BatchOutcome { ok: Some(NativeBatch::new(batch, &self.engine)), failure: None }
+    #[napi(ts_return_type = "Promise<BatchOutcome>")]
+    pub fn next_batch<'env>(&self, env: &'env Env) -> napi::Result<Object<'env>> {
+        let (generation, engine) = (Arc::clone(&self.generation), Arc::clone(&self.engine));
+        let next = async move { generation.next_batch().await };
+        promised(env, next, move |batch| match batch {
+            Ok(batch) => {
+                let ok = batch.map(|batch| NativeBatch::new(batch, &engine));
+                BatchOutcome { ok, failure: None }
             }
             Err(error) => BatchOutcome { ok: None, failure: Some(NativeFailure::from(error)) },
-        }
+        })
     }
 
     /// Stops it within one step; a waiting `nextBatch` fails at once.

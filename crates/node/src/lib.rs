@@ -16,6 +16,7 @@ mod inspect;
 mod json;
 mod offload;
 mod outcome;
+mod promised;
 mod request;
 
 use napi_derive::napi;
