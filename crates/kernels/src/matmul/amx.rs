@@ -15,9 +15,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::avx512::{self, prefetch, unrolled};
+use super::avx512::{self, unrolled};
 use super::minima::add_minima;
-use super::{Job, groups};
+use super::{Job, Lookahead, groups};
 use crate::activations::{Activations, GROUP, Group};
 use crate::simd::avx512::Avx512;
 use crate::tiles::{BLOCK_COLUMNS, Format, TILE_ROWS};
@@ -123,7 +123,6 @@ unsafe fn with_tiles<F: Format>(job: &Job, input: &Activations, scratch: &mut Sc
         for tile in job.tiles.clone() {
             let weights = job.tile(tile);
             for b in 0..job.blocks {
-                prefetch::<F>(job, tile, b);
                 let block = weights.add(b * F::BLOCK);
                 if !F::BYTES {
                     integers[b] = signed::<F>(&avx512::unpack::<F>(block));
@@ -140,15 +139,24 @@ unsafe fn with_tiles<F: Format>(job: &Job, input: &Activations, scratch: &mut Sc
             } else {
                 Panel { bytes: integers.as_ptr().cast(), pitch: 512, scales }
             };
+            let groups_of = job.rows.len().div_ceil(GROUP);
+            let mut ahead = Lookahead::new(job, tile, job.blocks * steps * groups_of);
+            let ahead = &mut ahead;
             for first in (0..job.blocks).step_by(part) {
                 let blocks = first..job.blocks.min(first + part);
                 for (row, group) in groups(job, input) {
                     let blocks = blocks.clone();
                     match group.stride {
-                        1..=4 => one_group::<F, 4>(job, tile, panel, group, row, blocks, kept),
-                        5..=8 => one_group::<F, 8>(job, tile, panel, group, row, blocks, kept),
-                        9..=12 => one_group::<F, 12>(job, tile, panel, group, row, blocks, kept),
-                        _ => one_group::<F, 16>(job, tile, panel, group, row, blocks, kept),
+                        1..=4 => {
+                            one_group::<F, 4>(job, tile, panel, group, row, blocks, kept, ahead)
+                        }
+                        5..=8 => {
+                            one_group::<F, 8>(job, tile, panel, group, row, blocks, kept, ahead)
+                        }
+                        9..=12 => {
+                            one_group::<F, 12>(job, tile, panel, group, row, blocks, kept, ahead)
+                        }
+                        _ => one_group::<F, 16>(job, tile, panel, group, row, blocks, kept, ahead),
                     }
                     if F::MIN && first + part >= job.blocks {
                         add_minima::<Avx512, F>(job, tile, group, row);
@@ -177,6 +185,7 @@ fn signed<F: Format>(integers: &[__m512i; 8]) -> [__m512i; 8] {
 /// # Safety
 /// The contract of [`super::product`]; tile registers are configured; the panel is the tile's, the
 /// blocks are no more than `KEPT` steps, and the group has no more than `M` rows.
+#[allow(clippy::too_many_arguments)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn one_group<F: Format, const M: usize>(
     job: &Job,
@@ -186,6 +195,7 @@ unsafe fn one_group<F: Format, const M: usize>(
     row: usize,
     blocks: Range<usize>,
     Kept { sums, fine }: &mut Kept,
+    ahead: &mut Lookahead,
 ) {
     let halves = if F::HALVES { 2 } else { 1 };
     let steps = blocks.start * halves..blocks.end * halves;
@@ -213,9 +223,17 @@ unsafe fn one_group<F: Format, const M: usize>(
                 }
             });
         }
+        // Lines of a block of the next group's, if there is one.
+        let lines = if row + GROUP < job.rows.end { GROUP * BLOCK_COLUMNS / 64 } else { 0 };
         let mut fine_steps = fine.iter();
         for (step, sums) in steps.zip(sums.iter_mut()) {
+            ahead.step();
             let b = step / halves;
+            // The next group's integers of this block.
+            let next = group.ints.wrapping_add((job.blocks + b) * group.stride * BLOCK_COLUMNS);
+            for line in 0..lines {
+                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line * 64));
+            }
             let sums = sums.0.as_mut_ptr();
             let mut rows = (*group.outliers.add(b)).load(Ordering::Relaxed);
             if rows != 0

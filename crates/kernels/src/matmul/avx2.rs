@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering;
 
 use super::minima::add_minima;
-use super::{Job, groups};
+use super::{Job, Lookahead, groups};
 use crate::activations::{Activations, Group};
 use crate::simd::avx2::Avx2;
 use crate::tiles::{BLOCK_COLUMNS, Format};
@@ -114,11 +114,13 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
             }
         }
         let panel = panel.as_ptr().cast::<u8>();
+        let mut ahead = Lookahead::new(job, tile, job.rows.len().div_ceil(3));
         for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
                 // SAFETY: rows `done` to `done + M` are the group's; the panel is the tile's.
                 unsafe {
+                    ahead.step();
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering;
 
 use super::minima::add_minima;
-use super::{Job, Upcoming, groups};
+use super::{Job, Lookahead, groups};
 use crate::activations::{Activations, Group};
 use crate::simd::avx512::Avx512;
 use crate::tiles::{BLOCK_COLUMNS, Format};
@@ -91,13 +91,14 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
         // SAFETY: blocks of the tile; rows `done` to `done + M` are the group's.
         unsafe {
             for (b, panel) in panel.iter_mut().enumerate() {
-                prefetch::<F>(job, tile, b);
                 *panel = unpack::<F>(job.tile(tile).add(b * F::BLOCK));
             }
             let panel = panel.as_ptr();
+            let mut ahead = Lookahead::new(job, tile, job.rows.len().div_ceil(8));
             for (row, group) in groups(job, input) {
                 let mut done = 0;
                 while done < group.stride {
+                    ahead.step();
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
@@ -113,26 +114,6 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
                 }
             }
         }
-    }
-}
-
-/// Asks for what is read some time after block `b` of tile `tile`, of one stream.
-///
-/// # Safety
-/// The block exists.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn prefetch<F: Format>(job: &Job, tile: usize, b: usize) {
-    let lead = (LEAD / F::BLOCK).min(job.blocks);
-    let to = if b + lead < job.blocks {
-        // SAFETY: the tile exists.
-        unsafe { job.tile(tile) }.wrapping_add((b + lead) * F::BLOCK)
-    } else {
-        let Upcoming { at, .. } = job.upcoming(tile + 1);
-        at.wrapping_add((b + lead - job.blocks) * F::BLOCK)
-    };
-    for line in 0..F::BLOCK.div_ceil(64) {
-        _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(line * 64).cast());
     }
 }
 

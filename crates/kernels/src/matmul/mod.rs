@@ -319,6 +319,33 @@ impl Job {
     }
 }
 
+/// Asks for the next tile's weights a few lines at a time while a tile is multiplied with many rows:
+/// requests in a burst would hold up the loads that follow them.
+#[cfg(target_arch = "x86_64")]
+struct Lookahead {
+    at: *const u8,
+    lines: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Lookahead {
+    /// For what comes after tile `tile`, over `steps` steps.
+    fn new(job: &Job, tile: usize, steps: usize) -> Lookahead {
+        let lines = job.tile_bytes.div_ceil(64).div_ceil(steps.max(1));
+        Lookahead { at: job.upcoming(tile + 1).at, lines }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for _ in 0..self.lines {
+            // SAFETY: every x86-64 can, and any address will do.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at.cast()) };
+            self.at = self.at.wrapping_add(64);
+        }
+    }
+}
+
 /// The groups of the job's input rows: the first row of each, and where it starts.
 fn groups(job: &Job, input: &Activations) -> impl Iterator<Item = (usize, Group)> {
     job.rows.clone().step_by(GROUP).map(|first| (first, input.group(first)))
