@@ -334,6 +334,40 @@ fn a_family_is_accepted_or_refused_as_one() {
 }
 
 #[test]
+fn a_family_that_has_nothing_to_choose_ends_as_one() {
+    let (core, _) = engine(hashed, &EngineOptions::default());
+    let mut request = Request::new(prompt("p"));
+    request.grammar = Some(r#"{"type":"regex","pattern":"only this"}"#.to_owned());
+    for generation in core.submit_choices(request, &[None; 3]).expect("room") {
+        assert_eq!(collect(&generation).expect("it generates").text, "only this");
+    }
+    assert_eq!(settled(&core).finished, 3);
+    assert_idle(&core);
+}
+
+#[test]
+fn a_family_larger_than_the_batch_takes_its_turns() {
+    let options = EngineOptions { parallel: 2, kv_bytes: 0, ..EngineOptions::default() };
+    let (core, log) = engine(hashed, &options);
+    let mut request = Request::new((0..100).collect());
+    request.sampling = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+    request.max_tokens = Some(100);
+    request.ignore_eos = true;
+    let seeds: Vec<u64> = (0..12).collect();
+    let outputs: Vec<Output> = family(&core, &request, &seeds)
+        .iter()
+        .map(|generation| comparable(collect(generation)))
+        .collect();
+    assert!(log.lock().expect("free").iter().all(|step| step.len() <= 2));
+    for (output, seed) in outputs.iter().zip(seeds) {
+        let (alone, _) = engine(hashed, &EngineOptions::default());
+        request.seed = Some(seed);
+        assert_eq!(*output, comparable(generate(&alone, request.clone())));
+    }
+    assert_idle(&core);
+}
+
+#[test]
 fn the_others_of_a_family_go_on_without_the_first() {
     let options = EngineOptions { prefill_chunk: Some(10), ..EngineOptions::default() };
     let (core, log, permits) = gated(hashed, &options);
