@@ -1,5 +1,6 @@
-//! The engine without a tokenizer: token ids in, tokens and text out. Two threads, one that
-//! computes and one that compiles grammars, and the handles to them.
+//! The engine without a tokenizer: token ids in, tokens and text out. Three threads, one that
+//! computes, one that compiles grammars and one that finds masks while the first is busy with
+//! layers, and the handles to them.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
