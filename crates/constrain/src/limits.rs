@@ -31,7 +31,7 @@ pub struct Limits {
     /// Default 100,000. Cost: some microseconds each.
     pub schema_nodes: usize,
     /// Largest `maxItems`, `minItems`, `maxLength`, `minLength` or repetition count. Default
-    /// 100,000. Cost: none at run time, where a count is a counter; one copy of the item's states
+    /// 10,000,000. Cost: none at run time, where a count is a counter; one copy of the item's states
     /// per count where an automaton is written out, as for a string with a pattern and a length.
     pub repeat_count: u32,
     /// States of the nondeterministic automaton of one grammar. Default 2,000,000.
@@ -66,7 +66,7 @@ impl Default for Limits {
             nesting: 128,
             schema_bytes: 4 << 20,
             schema_nodes: 100_000,
-            repeat_count: 100_000,
+            repeat_count: 10_000_000,
             nfa_states: 2_000_000,
             dfa_states: 200_000,
             automaton_bytes: 64 << 20,

@@ -283,7 +283,7 @@ impl Builder<'_> {
         if max.is_some_and(|max| max < min) {
             return Ok(None);
         }
-        if max == Some(0) {
+        if max == Some(0) || (is_empty(item) && separator.is_none_or(is_empty)) {
             return Ok(Some(next));
         }
         let chars = separator.is_none().then(|| json_chars::recognise(item)).flatten();
@@ -546,6 +546,21 @@ impl Table {
             .collect();
         let classes = ByteClasses::of_table(&dfa);
         Some(Self { dfa, live, classes, form })
+    }
+}
+
+/// Whether nothing but the empty string can be told to be in the language: no state is made for
+/// it, so its repetitions would be counted without a bound.
+fn is_empty(node: &Node) -> bool {
+    match node {
+        Node::Empty => true,
+        Node::Concat(parts) => parts.iter().all(is_empty),
+        Node::Alt(options) => !options.is_empty() && options.iter().all(is_empty),
+        Node::Repeat { node, max, .. } => *max == Some(0) || is_empty(node),
+        Node::Separated { node, separator, max, .. } => {
+            *max == Some(0) || (is_empty(node) && is_empty(separator))
+        }
+        _ => false,
     }
 }
 

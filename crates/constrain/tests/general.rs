@@ -576,3 +576,15 @@ fn telling_branches_apart_is_bounded() {
     let error = compile(&schema).unwrap_err();
     assert_eq!(error.limit(), Some("compile_work"), "{error}");
 }
+
+#[test]
+fn repeats_of_nothing_end_at_once() {
+    for (pattern, yes, no) in [
+        ("^((?:){100000}){100000}a$", "\"a\"", "\"\""),
+        ("^((?:(){9}|(?:){2,}){1000000}){5,}$", "\"\"", "\"a\""),
+        ("^(?:a{0}){1000000}b", "\"bc\"", "\"a\""),
+    ] {
+        let dfa = automaton(&format!(r#"{{"type":"string","pattern":"{pattern}","maxLength":3}}"#));
+        assert!(dfa.matches(yes.as_bytes()) && !dfa.matches(no.as_bytes()), "{pattern}");
+    }
+}
