@@ -1,6 +1,7 @@
 //! What happens to a row between two matrix products: norms, rotations, the gate, appending keys
 //! and values. One row at a time, so a row's result depends on nothing else.
 
+use crate::pages::PAGE_POSITIONS;
 use crate::simd::{LANES, Simd, exp, tiered};
 
 /// How a head's elements are paired by the rotation.
@@ -138,39 +139,110 @@ unsafe fn rotate_with<S: Simd>(
     }
 }
 
+/// Positions whose keys are transposed together.
+const TOGETHER: usize = 8;
+
 tiered! {
-    /// Stores one head's key and value of one position in half precision: the key's elements 32
-    /// halves apart, the value's side by side.
+    /// Stores one head's keys and values of `count` neighbouring positions in half precision: a
+    /// key's elements 32 halves apart, a value's side by side.
     ///
     /// # Safety
-    /// `key` and `value` are valid for `dim` elements, a multiple of 16; `to_key` for `dim` halves
-    /// 32 apart, `to_value` for `dim`.
+    /// `keys` and `values` are valid for `count` rows of `dim` elements, a multiple of 16, which
+    /// are `stride` apart; `to_keys` for `dim` times `count` halves, 32 apart, of which no more
+    /// than 32 belong to one page; `to_values` for `count * dim`.
     pub(crate) fn append(
-        key: *const f32,
-        value: *const f32,
+        keys: *const f32,
+        values: *const f32,
+        stride: usize,
+        count: usize,
         dim: usize,
-        to_key: *mut u16,
-        to_value: *mut u16,
+        to_keys: *mut u16,
+        to_values: *mut u16,
     ) = append_with;
 }
 
+/// A position's key touches a cache line per element, so several positions are stored at once where
+/// there are several.
 #[inline(always)]
 unsafe fn append_with<S: Simd>(
-    key: *const f32,
-    value: *const f32,
+    keys: *const f32,
+    values: *const f32,
+    stride: usize,
+    count: usize,
     dim: usize,
-    to_key: *mut u16,
-    to_value: *mut u16,
+    to_keys: *mut u16,
+    to_values: *mut u16,
 ) {
+    let whole = count / TOGETHER * TOGETHER;
+    let mut halves = [[0_u16; LANES]; TOGETHER];
     // SAFETY: the contract above.
     unsafe {
-        for i in (0..dim).step_by(LANES) {
-            let mut halves = [0_u16; LANES];
-            S::store_f16(halves.as_mut_ptr(), S::load(key.add(i)));
-            for (j, &half) in halves.iter().enumerate() {
-                *to_key.add((i + j) * crate::pages::PAGE_POSITIONS) = half;
+        for first in (0..whole).step_by(TOGETHER) {
+            for i in (0..dim).step_by(LANES) {
+                for (row, halves) in halves.iter_mut().enumerate() {
+                    let from = keys.add((first + row) * stride + i);
+                    S::store_f16(halves.as_mut_ptr(), S::load(from));
+                }
+                for part in (0..LANES).step_by(TOGETHER) {
+                    let to = to_keys.add((i + part) * PAGE_POSITIONS + first);
+                    transpose(&halves, part, to);
+                }
             }
-            S::store_f16(to_value.add(i), S::load(value.add(i)));
+        }
+        for row in whole..count {
+            for i in (0..dim).step_by(LANES) {
+                let halves = &mut halves[0];
+                S::store_f16(halves.as_mut_ptr(), S::load(keys.add(row * stride + i)));
+                for (j, &half) in halves.iter().enumerate() {
+                    *to_keys.add((i + j) * PAGE_POSITIONS + row) = half;
+                }
+            }
+        }
+        for row in 0..count {
+            for i in (0..dim).step_by(LANES) {
+                let value = S::load(values.add(row * stride + i));
+                S::store_f16(to_values.add(row * dim + i), value);
+            }
+        }
+    }
+}
+
+/// Eight elements, from `part` on, of eight rows: those of one element side by side, elements 32
+/// halves apart.
+///
+/// # Safety
+/// `part` is at most 8; `to` is valid for all of that.
+#[inline(always)]
+unsafe fn transpose(rows: &[[u16; LANES]; TOGETHER], part: usize, to: *mut u16) {
+    // Instructions that every x86-64 has.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the contract above; each row has eight elements from `part` on.
+    unsafe {
+        use std::arch::x86_64::*;
+        let row = |r: usize| _mm_loadu_si128(rows[r].as_ptr().add(part).cast());
+        // Pairs of rows, then fours, then all eight, each of some elements.
+        let two =
+            |r| (_mm_unpacklo_epi16(row(r), row(r + 1)), _mm_unpackhi_epi16(row(r), row(r + 1)));
+        let four = |r| {
+            let ((a, b), (c, d)) = (two(r), two(r + 2));
+            [
+                _mm_unpacklo_epi32(a, c),
+                _mm_unpackhi_epi32(a, c),
+                _mm_unpacklo_epi32(b, d),
+                _mm_unpackhi_epi32(b, d),
+            ]
+        };
+        for (pair, (low, high)) in four(0).into_iter().zip(four(4)).enumerate() {
+            let to = to.add(2 * pair * PAGE_POSITIONS);
+            _mm_storeu_si128(to.cast(), _mm_unpacklo_epi64(low, high));
+            _mm_storeu_si128(to.add(PAGE_POSITIONS).cast(), _mm_unpackhi_epi64(low, high));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for element in 0..TOGETHER {
+        for (r, row) in rows.iter().enumerate() {
+            // SAFETY: the contract above.
+            unsafe { *to.add(element * PAGE_POSITIONS + r) = row[part + element] };
         }
     }
 }
@@ -227,6 +299,43 @@ mod tests {
                 unsafe { add(cpu, out.as_mut_ptr(), gated.as_ptr(), n) };
                 let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
                 assert_eq!(&bits, first.get_or_insert(bits.clone()), "{:?}", cpu.tier());
+            }
+        }
+    }
+
+    #[test]
+    fn appended_rows_lie_where_a_page_has_them_and_are_equal_on_every_tier() {
+        let mut rng = Random::new(5);
+        for (dim, stride) in [(16, 16), (64, 192), (80, 100)] {
+            for (slot, count) in [(0, 32), (0, 1), (31, 1), (3, 8), (5, 27), (9, 16), (1, 7)] {
+                let (keys, values) = (rng.normals(32 * stride), rng.normals(32 * stride));
+                for cpu in Cpu::available() {
+                    let mut page = vec![7_u16; 2 * dim * PAGE_POSITIONS];
+                    let (to_keys, to_values) = page.split_at_mut(dim * PAGE_POSITIONS);
+                    // SAFETY: `count` rows from `slot` on end within the page.
+                    unsafe {
+                        let to_keys = to_keys[slot..].as_mut_ptr();
+                        let to_values = to_values[slot * dim..].as_mut_ptr();
+                        let (keys, values) = (keys.as_ptr(), values.as_ptr());
+                        append(cpu, keys, values, stride, count, dim, to_keys, to_values);
+                    }
+                    for position in 0..PAGE_POSITIONS {
+                        for d in 0..dim {
+                            let got = [
+                                page[d * PAGE_POSITIONS + position],
+                                page[(PAGE_POSITIONS + position) * dim + d],
+                            ];
+                            let from = position.wrapping_sub(slot);
+                            let expected = if from < count {
+                                [keys[from * stride + d], values[from * stride + d]]
+                                    .map(crate::f16::f32_to_f16)
+                            } else {
+                                [7, 7]
+                            };
+                            assert_eq!(got, expected, "{:?}", cpu.tier());
+                        }
+                    }
+                }
             }
         }
     }

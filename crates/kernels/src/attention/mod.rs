@@ -14,6 +14,7 @@ mod chunks;
 mod kernel;
 mod plan;
 
+use crate::bf16::Bf16Tiles;
 use crate::dispatch::Cpu;
 use crate::elementwise;
 use crate::error::{KernelError, expect_size};
@@ -55,6 +56,8 @@ pub struct Batch<'a> {
     first_rows: Vec<usize>,
     /// Position of each row, and its segment.
     rows: Vec<(usize, usize)>,
+    /// How many of the last rows have fast products, if some do.
+    fast: Option<(Bf16Tiles, usize)>,
 }
 
 impl<'a> Batch<'a> {
@@ -100,7 +103,25 @@ impl<'a> Batch<'a> {
         if let Some(pair) = written.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(KernelError::PageShared { page: pair[0] });
         }
-        Ok(Batch { pool, segments: segments.to_vec(), first_rows, rows })
+        Ok(Batch { pool, segments: segments.to_vec(), first_rows, rows, fast: None })
+    }
+
+    /// The same, with the last `rows` rows' matrix products in bf16.
+    ///
+    /// # Errors
+    /// More rows than there are.
+    pub fn with_fast(mut self, tiles: Bf16Tiles, rows: usize) -> Result<Batch<'a>, KernelError> {
+        if rows > self.rows() {
+            let (expected, found) = (self.rows(), rows);
+            return Err(KernelError::Shape { what: "rows of fast products", expected, found });
+        }
+        self.fast = Some((tiles, rows)).filter(|_| rows > 0);
+        Ok(self)
+    }
+
+    /// The last rows whose products are fast.
+    pub(crate) fn fast(&self) -> Option<(Bf16Tiles, usize)> {
+        self.fast
     }
 
     /// Rows of all segments.
@@ -128,6 +149,9 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// Rows that a thread appends at least: fewer are done before another one has begun.
+const APPEND_ROWS: usize = 4;
+
 /// Stores the keys and values of all rows of a batch in one layer; both are
 /// `[rows][stride >= kv_heads * head_dim]`.
 pub(crate) fn append(
@@ -147,30 +171,41 @@ pub(crate) fn append(
         return Err(KernelError::Shape { what, expected: shape.row(), found: stride });
     }
     let pages = access.pages_mut();
-    const ROWS: usize = 32;
-    pool.run(batch.rows().div_ceil(ROWS), &|chunk| {
-        let first = chunk * ROWS;
-        for row in first..batch.rows().min(first + ROWS) {
+    // Runs of rows of about the same size, whole pages of a prefill from a page's start.
+    let rows = batch.rows();
+    let run = rows.div_ceil(pool.threads()).clamp(APPEND_ROWS, PAGE_POSITIONS);
+    let job = |chunk: usize| {
+        let end = rows.min((chunk + 1) * run);
+        let mut row = chunk * run;
+        while row < end {
             let (position, segment) = batch.rows[row];
-            let page = batch.segments[segment].table[position / PAGE_POSITIONS];
-            let slot = position % PAGE_POSITIONS;
+            let (number, slot) = (position / PAGE_POSITIONS, position % PAGE_POSITIONS);
+            let page = batch.segments[segment].table[number];
+            let left = batch.first_rows[segment] + batch.segments[segment].rows - row;
+            let count = (PAGE_POSITIONS - slot).min(left).min(end - row);
             for head in 0..shape.kv_heads {
                 let at = row * stride + head * shape.head_dim;
-                let (key, value) = (&keys[at..][..shape.head_dim], &values[at..][..shape.head_dim]);
-                // SAFETY: layer and head exist, and the page is the pool's (`Batch`). Each slot is
+                let (keys, values) = (keys[at..].as_ptr(), values[at..].as_ptr());
+                // SAFETY: `count` rows lie in the inputs, whose sizes were compared, and in the
+                // page. Layer and head exist, and the page is the pool's (`Batch`). Each slot is
                 // written by one row: a segment's positions differ, and segments write different
                 // pages. `access` keeps everybody else out.
                 unsafe {
-                    let to_key = pages.head(page, layer, head).cast::<u16>().add(slot);
-                    let to_value = to_key
-                        .add(PAGE_POSITIONS * shape.head_dim - slot)
-                        .add(slot * shape.head_dim);
-                    let (key, value) = (key.as_ptr(), value.as_ptr());
-                    elementwise::append(cpu, key, value, shape.head_dim, to_key, to_value);
+                    let to = pages.head(page, layer, head).cast::<u16>();
+                    let to_values = to.add((PAGE_POSITIONS + slot) * shape.head_dim);
+                    let (dim, to_keys) = (shape.head_dim, to.add(slot));
+                    elementwise::append(cpu, keys, values, stride, count, dim, to_keys, to_values);
                 }
             }
+            row += count;
         }
-    })
+    };
+    let runs = rows.div_ceil(run);
+    if runs < 2 {
+        (0..runs).for_each(job);
+        return Ok(());
+    }
+    pool.run(runs, &job)
 }
 
 /// Scratch of [`attend`], kept between calls.
