@@ -6,16 +6,20 @@
 //! norm, quantise -> Q, K, V | rotate, append -> attention | quantise -> O, residual
 //!                | norm, quantise -> gate, up, silu * up, quantise | down, residual
 //! ```
+//! Where a batch has rows of fast products (the last ones), their matrix products are bf16 (see
+//! `matmul/amx_bf16.rs`); everything else, attention and the head's logits among it, is the same.
+//!
 //! The work between regions is a microsecond for one row, so the caller does it; from
 //! [`PARALLEL_ROWS`] rows on it is split by rows. Nothing a row's numbers depend on changes with
 //! the number of rows, their order, or the threads.
 
-use crate::activations::Activations;
 use crate::attention::{Batch, Scratch, append, attend};
+use crate::bf16::{Bf16Tiles, Operand};
 use crate::dispatch::Cpu;
 use crate::elementwise::{self, RopePairs, angles};
 use crate::error::{KernelError, expect_size};
 use crate::head::{LogitSummary, logits, logits_of};
+use crate::lines::Lines;
 use crate::matmul::{Cut, Input, Stack, Upcoming, multiply, product};
 use crate::pages::{KvAccess, KvElement, KvShape};
 use crate::pool::ThreadPool;
@@ -87,15 +91,15 @@ pub struct Decoder {
 #[derive(Debug, Default)]
 pub struct Workspace {
     angles: Vec<f32>,
-    normed: Vec<f32>,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    product: Vec<f32>,
-    acts: Activations,
-    gated: Activations,
+    normed: Lines,
+    q: Lines,
+    k: Lines,
+    v: Lines,
+    gate: Lines,
+    up: Lines,
+    product: Lines,
+    acts: Operand,
+    gated: Operand,
     attention: Scratch,
 }
 
@@ -202,18 +206,19 @@ impl Decoder {
         }
         let q_width = self.shape.heads * dim;
         let kv_width = self.shape.kv_heads * dim;
-        space.normed.resize(rows * self.shape.hidden, 0.0);
-        space.product.resize(rows * self.shape.hidden, 0.0);
-        space.q.resize(rows * q_width, 0.0);
-        space.k.resize(rows * kv_width, 0.0);
-        space.v.resize(rows * kv_width, 0.0);
-        space.gate.resize(rows * self.shape.ffn, 0.0);
-        space.up.resize(rows * self.shape.ffn, 0.0);
+        space.normed.resize(rows * self.shape.hidden);
+        space.product.resize(rows * self.shape.hidden);
+        space.q.resize(rows * q_width);
+        space.k.resize(rows * kv_width);
+        space.v.resize(rows * kv_width);
+        space.gate.resize(rows * self.shape.ffn);
+        space.up.resize(rows * self.shape.ffn);
         space.angles.resize(rows * dim, 0.0);
         for (row, out) in space.angles.chunks_exact_mut(dim).enumerate() {
             angles(batch.position(row).unwrap_or(0), &self.shape.frequencies, out);
         }
-        let run = Run { cpu, pool, decoder: self, rows };
+        let (fast, exact) = batch.fast().map_or((None, rows), |(tiles, n)| (Some(tiles), rows - n));
+        let run = Run { cpu, pool, decoder: self, rows, exact, fast };
         for (index, layer) in self.layers.iter().enumerate() {
             run.attention_block(index, layer, space, access, batch, x)?;
             run.ffn_block(layer, self.layers.get(index + 1), space, x)?;
@@ -232,7 +237,7 @@ impl Decoder {
         out: &mut [f32],
     ) -> Result<Vec<LogitSummary>, KernelError> {
         let head = self.head_input(cpu, pool, space, x)?;
-        let input = Input::new(&space.normed, &space.acts)?;
+        let input = Input::of(&space.normed, &space.acts, None)?;
         logits(cpu, pool, input, head, out)
     }
 
@@ -247,7 +252,7 @@ impl Decoder {
         ids: &[u32],
     ) -> Result<Vec<f32>, KernelError> {
         let head = self.head_input(cpu, pool, space, x)?;
-        let input = Input::new(&space.normed, &space.acts)?;
+        let input = Input::of(&space.normed, &space.acts, None)?;
         logits_of(cpu, pool, input, head, ids)
     }
 
@@ -261,8 +266,8 @@ impl Decoder {
     ) -> Result<Matrix<'a>, KernelError> {
         let rows = x.len() / self.shape.hidden;
         expect_size("rows for the head", rows * self.shape.hidden, x.len())?;
-        let run = Run { cpu, pool, decoder: self, rows };
-        space.normed.resize(x.len(), 0.0);
+        let run = Run { cpu, pool, decoder: self, rows, exact: rows, fast: None };
+        space.normed.resize(x.len());
         run.norm(x, &self.final_norm, &mut space.normed, &mut space.acts)?;
         run.matrix(self.head)
     }
@@ -274,6 +279,9 @@ struct Run<'a> {
     pool: &'a ThreadPool,
     decoder: &'a Decoder,
     rows: usize,
+    /// Rows before those of fast products, of which there are none without the proof that they run.
+    exact: usize,
+    fast: Option<Bf16Tiles>,
 }
 
 impl<'a> Run<'a> {
@@ -294,17 +302,22 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Makes room for the step's rows.
+    fn resize(&self, acts: &mut Operand, columns: usize) -> Result<(), KernelError> {
+        acts.resize(self.exact, self.rows - self.exact, columns)
+    }
+
     /// Norms every row of `x` into `normed`, and quantises it into `acts`.
     fn norm(
         &self,
         x: &[f32],
         weight: &[f32],
         normed: &mut [f32],
-        acts: &mut Activations,
+        acts: &mut Operand,
     ) -> Result<(), KernelError> {
         let hidden = weight.len();
-        acts.resize(self.rows, hidden)?;
-        let (to, acts) = (Shared::new(normed), acts.writer());
+        self.resize(acts, hidden)?;
+        let (to, acts) = (Shared::new(normed), acts.writer(self.fast));
         self.each_row(&|row| {
             let x = &x[row * hidden..][..hidden];
             // SAFETY: a row of x, the weight and the row of `to` have `hidden` elements, a
@@ -332,9 +345,9 @@ impl<'a> Run<'a> {
         expect_size("the columns of an input", matrix.columns(), input.columns())?;
         expect_size("a product", self.rows * width, space.len())?;
         expect_size("a residual", self.rows * width, x.len())?;
-        let cut = Cut::new(matrix.tiles(), self.rows, self.pool.threads());
+        let cut = Cut::tiles(matrix.tiles(), &input, self.pool.threads());
         let (product_to, x) = (Shared::new(space), Shared::new(x));
-        self.pool.run(cut.chunks(), &|chunk| {
+        self.pool.run_before(cut.chunks(), &|thread| next(thread).at(), &|chunk| {
             let tiles = cut.units(chunk);
             let (first, count) = (tiles.start * TILE_ROWS, tiles.len() * TILE_ROWS);
             let next = cut.ends_share(chunk).map_or(Upcoming::of(&matrix, tiles.end), next);
@@ -369,7 +382,7 @@ impl<'a> Run<'a> {
         let (dim, heads, kv_heads) = (shape.head_dim, shape.heads, shape.kv_heads);
         let (q_width, kv_width) = (heads * dim, kv_heads * dim);
         self.norm(x, &layer.attention_norm, &mut space.normed, &mut space.acts)?;
-        let input = Input::new(&space.normed, &space.acts)?;
+        let input = Input::of(&space.normed, &space.acts, self.fast)?;
         let threads = self.pool.threads();
         let output = self.matrix(layer.output)?;
         let next = |thread| Stack { matrices: [output] }.start(thread, threads);
@@ -399,7 +412,7 @@ impl<'a> Run<'a> {
         let (k, v) = (&space.k[..], &space.v[..]);
         append(self.cpu, self.pool, access, batch, index, (k, v), kv_width)?;
         // Attention's output takes the place of `gate`, which is not in use yet.
-        space.gate.resize(self.rows * q_width.max(shape.ffn), 0.0);
+        space.gate.resize(self.rows * q_width.max(shape.ffn));
         let attended = &mut space.gate[..self.rows * q_width];
         attend(
             self.cpu,
@@ -412,13 +425,13 @@ impl<'a> Run<'a> {
             attended,
             &mut space.attention,
         )?;
-        space.acts.resize(self.rows, q_width)?;
-        let acts = space.acts.writer();
+        self.resize(&mut space.acts, q_width)?;
+        let acts = space.acts.writer(self.fast);
         self.each_row(&|row| {
             // SAFETY: each row is written by one call.
             unsafe { acts.write(self.cpu, row, 0, &attended[row * q_width..][..q_width]) }
         })?;
-        let input = Input::new(attended, &space.acts)?;
+        let input = Input::of(attended, &space.acts, self.fast)?;
         let gate = self.matrix(layer.gate)?;
         let next = |thread| Upcoming::of(&gate, gate.tiles() / 2 * thread / threads * 2);
         self.add_product(output, input, &mut space.product, x, &next)
@@ -433,17 +446,18 @@ impl<'a> Run<'a> {
     ) -> Result<(), KernelError> {
         let ffn = self.decoder.shape.ffn;
         self.norm(x, &layer.ffn_norm, &mut space.normed, &mut space.acts)?;
-        let input = Input::new(&space.normed, &space.acts)?;
+        let input = Input::of(&space.normed, &space.acts, self.fast)?;
         let (gate, up) = (self.matrix(layer.gate)?, self.matrix(layer.up)?);
         let down = Stack { matrices: [self.matrix(layer.down)?] };
         let threads = self.pool.threads();
-        space.gate.resize(self.rows * ffn, 0.0);
-        space.gated.resize(self.rows, ffn)?;
-        let gated = space.gated.writer();
+        space.gate.resize(self.rows * ffn);
+        self.resize(&mut space.gated, ffn)?;
+        let gated = space.gated.writer(self.fast);
         let (gate_to, up_to) = (Shared::new(&mut space.gate), Shared::new(&mut space.up));
         // A unit is a block of the gated activations: two tiles of each.
         let cut = Cut::new(gate.tiles() / 2, self.rows, threads);
-        self.pool.run(cut.chunks(), &|chunk| {
+        let after = |thread| down.start(thread, threads).at();
+        self.pool.run_before(cut.chunks(), &after, &|chunk| {
             let units = cut.units(chunk);
             let tiles = units.start * 2..units.end * 2;
             let (first, count) = (tiles.start * TILE_ROWS, tiles.len() * TILE_ROWS);
@@ -463,7 +477,7 @@ impl<'a> Run<'a> {
                 }
             }
         })?;
-        let input = Input::new(&space.gate, &space.gated)?;
+        let input = Input::of(&space.gate, &space.gated, self.fast)?;
         let [down] = down.matrices;
         if let Some(layer) = following {
             let qkv = self.qkv(layer)?;

@@ -71,6 +71,8 @@ pub struct CpuReport {
     pub architecture: &'static str,
     /// Every tier, ascending, with what it lacks here (`None`: it runs).
     pub tiers: Vec<(Tier, Option<String>)>,
+    /// What fast prefill lacks with the tier in use (`None`: it runs).
+    pub fast_prefill: Option<String>,
 }
 
 /// Chooses the tier: the best one, or the one that `requested` (the text of `TINYLLM_CPU`) names.
@@ -83,6 +85,7 @@ pub fn choose(requested: Option<&str>) -> Result<CpuReport, KernelError> {
         forced,
         architecture: std::env::consts::ARCH,
         tiers: Tier::ALL.into_iter().map(|tier| (tier, missing(tier))).collect(),
+        fast_prefill: missing_for_fast_prefill(cpu),
     };
     let Some(requested) = requested.filter(|text| !text.is_empty()) else {
         return Ok(report(Cpu::detect(), false));
@@ -104,6 +107,34 @@ pub fn choose(requested: Option<&str>) -> Result<CpuReport, KernelError> {
 fn missing(tier: Tier) -> Option<String> {
     static FOUND: OnceLock<[Option<String>; 4]> = OnceLock::new();
     FOUND.get_or_init(|| Tier::ALL.map(probe))[tier as usize].clone()
+}
+
+/// What keeps the bf16 products of fast prefill from running on a tier of this machine.
+pub(crate) fn missing_for_fast_prefill(cpu: Cpu) -> Option<String> {
+    if let Some(lack) = missing(Tier::Amx) {
+        return Some(lack);
+    }
+    if cpu.tier() != Tier::Amx {
+        return Some(format!("it runs on the tier amx, and {} was asked for", cpu.tier().name()));
+    }
+    bf16_tiles()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn bf16_tiles() -> Option<String> {
+    Some("not an x86-64 CPU".to_owned())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn bf16_tiles() -> Option<String> {
+    // Leaf 7 exists: AMX tiles are reported there.
+    let tiles = std::arch::x86_64::__cpuid_count(7, 0).edx & (1 << 22) != 0;
+    let rows = std::arch::is_x86_feature_detected!("avx512bf16");
+    let absent: Vec<&str> = [("amx-bf16", tiles), ("avx512bf16", rows)]
+        .into_iter()
+        .filter_map(|(name, found)| (!found).then_some(name))
+        .collect();
+    (!absent.is_empty()).then(|| format!("the CPU lacks {}", absent.join(", ")))
 }
 
 #[cfg(not(target_arch = "x86_64"))]

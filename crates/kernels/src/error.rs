@@ -64,6 +64,12 @@ pub enum KernelError {
         /// Why it cannot be followed, and what can.
         reason: String,
     },
+    /// Fast prefill was asked for where its products cannot run.
+    #[error("prefill \"fast\" needs bf16 AMX tiles: {reason}")]
+    FastPrefill {
+        /// What is missing.
+        reason: String,
+    },
     /// A kernel panicked on one of the pool's threads: a bug of ours; the process lives on.
     #[error("a kernel thread panicked: {message}")]
     Panicked {
@@ -81,7 +87,7 @@ impl KernelError {
             }
             KernelError::OutOfMemory { .. } => "ERR_TINYLLM_OUT_OF_MEMORY",
             KernelError::OutOfPages { .. } => "ERR_TINYLLM_OUT_OF_PAGES",
-            KernelError::Cpu { .. } => "ERR_TINYLLM_CPU",
+            KernelError::Cpu { .. } | KernelError::FastPrefill { .. } => "ERR_TINYLLM_CPU",
             KernelError::PageNotInUse { .. }
             | KernelError::PageShared { .. }
             | KernelError::PagesBusy

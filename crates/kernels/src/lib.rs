@@ -20,6 +20,7 @@
 mod activations;
 mod arena;
 mod attention;
+mod bf16;
 mod blocks;
 mod decoder;
 mod dispatch;
@@ -27,6 +28,7 @@ mod elementwise;
 mod error;
 mod f16;
 mod head;
+mod lines;
 mod matmul;
 mod pages;
 mod pool;
@@ -38,6 +40,7 @@ mod tiles;
 
 pub use activations::Activations;
 pub use attention::{Batch, Segment};
+pub use bf16::Bf16Tiles;
 pub use blocks::{WeightType, dequantize};
 pub use decoder::{Decoder, DecoderLayer, DecoderShape, Workspace};
 pub use dispatch::{Cpu, CpuReport, Tier, choose};

@@ -1,6 +1,6 @@
 //! How fast the packed forward pass is on this machine, by itself:
 //! `cargo run --release -p tinyllm-model --example forward_speed -- model.gguf [threads] [only]`,
-//! `only` being `prefill`, `decode16`, `decode512`, `decode2048` or `batch8` to `batch32`: that
+//! `only` being `prefill`, `fast` (prefill with bf16 products), `decode16`, `decode512`, `decode2048` or `batch8` to `batch32`: that
 //! alone, ten times as often, for a profiler.
 //!
 //! `TINYLLM_CPU` chooses the tier. Prints the best and the median of several runs; other load on
@@ -35,7 +35,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let report = choose(std::env::var("TINYLLM_CPU").ok().as_deref())?;
     let gguf = Gguf::open(&path)?;
     let start = now(threads);
-    let model = PackedModel::load(&gguf, report.cpu, threads)?;
+    let mut model = PackedModel::load(&gguf, report.cpu, threads)?;
+    if only.as_deref() == Some("fast") {
+        model = model.with_fast_prefill()?;
+    }
     println!("tier {}, {threads} threads", report.cpu.tier().name());
     println!("load {:.0} ms", (now(threads) - start) * 1e3);
     let pages = 2304 / 32 + 32 * 5;
@@ -47,14 +50,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let start = now(threads);
         for at in (position..position + count).step_by(512) {
             let tokens = &tokens[at..(position + count).min(at + 512)];
-            let feed = Feed { tokens, position: at, pages: &table, logits: Logits::None };
+            let feed =
+                Feed { tokens, position: at, pages: &table, logits: Logits::None, prompt: true };
             model.step(&[feed], &pool)?;
         }
         Ok(now(threads) - start)
     };
     prefill(0, 2200)?;
     for count in [128, 512] {
-        if !wanted("prefill") {
+        if !wanted("prefill") && !wanted("fast") {
             break;
         }
         let times =
@@ -72,7 +76,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for i in (0..60).cycle().take(60 * times_more) {
             let start = now(threads);
             let tokens = &tokens[depth + i..=depth + i];
-            let feed = Feed { tokens, position: depth + i, pages: &table, logits: Logits::Last };
+            let feed = Feed {
+                tokens,
+                position: depth + i,
+                pages: &table,
+                logits: Logits::Last,
+                prompt: false,
+            };
             model.step(&[feed], &pool)?;
             times.push(now(threads) - start);
         }
@@ -87,7 +97,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let tables: Vec<Vec<PageId>> =
             (0..rows).map(|_| pool.allocate_many(5)).collect::<Result<_, _>>()?;
         for pages in &tables {
-            let feed = Feed { tokens: &tokens[..128], position: 0, pages, logits: Logits::None };
+            let feed = Feed {
+                tokens: &tokens[..128],
+                position: 0,
+                pages,
+                logits: Logits::None,
+                prompt: true,
+            };
             model.step(&[feed], &pool)?;
         }
         let mut times = Vec::new();
@@ -99,6 +115,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     position: 128 + i,
                     pages,
                     logits: Logits::Last,
+                    prompt: false,
                 })
                 .collect();
             let start = now(threads);

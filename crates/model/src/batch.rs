@@ -58,6 +58,8 @@ pub struct Feed<'a> {
     pub pages: &'a [PageId],
     /// Which logits are wanted.
     pub logits: Logits<'a>,
+    /// Whether all of the tokens are a prompt's: those a model with fast prefill computes that way.
+    pub prompt: bool,
 }
 
 impl Feed<'_> {

@@ -71,7 +71,8 @@ impl Model {
             rest = others;
             let last = rest.is_empty();
             let logits = if last || matches!(logits, Logits::All) { logits } else { Logits::None };
-            let feed = Feed { tokens, position: cache.len, pages: &cache.pages, logits };
+            let feed =
+                Feed { tokens, position: cache.len, pages: &cache.pages, logits, prompt: false };
             for rows in self.step(&[feed], &cache.pool)? {
                 gathered.extend(rows);
             }

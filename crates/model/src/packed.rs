@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use tinyllm_kernels::{
-    Batch, Cpu, Decoder, DecoderLayer, DecoderShape, KvPool, KvShape, MatrixId, RopePairs, Segment,
-    ThreadPool, WeightPlan, WeightType, Workspace,
+    Batch, Bf16Tiles, Cpu, Decoder, DecoderLayer, DecoderShape, KvPool, KvShape, MatrixId,
+    RopePairs, Segment, ThreadPool, WeightPlan, WeightType, Workspace,
 };
 
 use crate::batch::{Feed, Logits};
@@ -33,6 +33,8 @@ pub struct PackedModel {
     decoder: Decoder,
     embedding: MatrixId,
     cpu: Cpu,
+    /// There if prompts have fast products.
+    fast: Option<Bf16Tiles>,
     pool: ThreadPool,
     space: Mutex<Workspace>,
     forward_tokens: AtomicU64,
@@ -173,10 +175,22 @@ impl PackedModel {
             spec,
             embedding,
             cpu,
+            fast: None,
             pool,
             space: Mutex::default(),
             forward_tokens: AtomicU64::new(0),
         })
+    }
+
+    /// The same model, which computes prompts (see [`Feed::prompt`]) with bf16 products: faster, and
+    /// with other bits than one token at a time. A position's logits then depend on the tokens up to
+    /// it and on which of them were fed as a prompt's, and still on nothing else.
+    ///
+    /// # Errors
+    /// A CPU or tier without bf16 tiles.
+    pub fn with_fast_prefill(mut self) -> Result<Self, ModelError> {
+        self.fast = Some(self.cpu.fast_prefill()?);
+        Ok(self)
     }
 
     /// The model's description.
@@ -291,33 +305,44 @@ impl CustomOp1 for ForwardStep<'_> {
 
 impl ForwardStep<'_> {
     fn compute(&self, tokens: &[u32], outputs: &mut Outputs) -> Result<usize, ModelError> {
-        let PackedModel { spec, decoder, cpu, pool, .. } = self.model;
+        let PackedModel { spec, decoder, cpu, fast, pool, .. } = self.model;
         let hidden = spec.hidden;
-        let segments: Vec<Segment<'_>> = self
-            .batch
-            .iter()
-            .map(|feed| Segment {
-                table: feed.pages,
-                start: feed.position,
-                rows: feed.tokens.len(),
-            })
-            .collect();
-        let batch = Batch::new(self.pages, &segments)?;
+        // Rows with fast products come last.
+        let is_fast = |feed: &Feed<'_>| fast.is_some() && feed.prompt;
+        let mut order: Vec<usize> = (0..self.batch.len()).collect();
+        order.sort_by_key(|&feed| is_fast(&self.batch[feed]));
+        let mut first_rows = vec![0; self.batch.len()];
+        let (mut segments, mut count, mut exact) = (Vec::with_capacity(order.len()), 0, 0);
+        for &index in &order {
+            let feed = &self.batch[index];
+            let rows = feed.tokens.len();
+            segments.push(Segment { table: feed.pages, start: feed.position, rows });
+            first_rows[index] = count;
+            count += rows;
+            exact += if is_fast(feed) { 0 } else { rows };
+        }
+        let mut batch = Batch::new(self.pages, &segments)?;
+        if let Some(tiles) = fast {
+            batch = batch.with_fast(*tiles, count - exact)?;
+        }
         let mut access = self.pages.access()?;
         // A step that panicked left nothing in the workspace that the next one reads.
         let mut space = self.model.space.lock().unwrap_or_else(PoisonError::into_inner);
         let mut x = vec![0.0; tokens.len() * hidden];
-        for (row, &token) in x.chunks_exact_mut(hidden).zip(tokens) {
-            decoder.weights().row(self.model.embedding, token as usize, row)?;
+        let mut fed = tokens.iter();
+        for (feed, &first) in self.batch.iter().zip(&first_rows) {
+            let rows = x[first * hidden..].chunks_exact_mut(hidden).take(feed.tokens.len());
+            for (row, &token) in rows.zip(fed.by_ref()) {
+                decoder.weights().row(self.model.embedding, token as usize, row)?;
+            }
         }
         decoder.forward(*cpu, pool, &mut space, &mut access, &batch, &mut x)?;
         self.model.forward_tokens.fetch_add(tokens.len() as u64, Ordering::Relaxed);
 
         // All whole rows of logits in one pass over the head.
         let mut dense = Vec::new();
-        let mut row = 0;
         let mut shares = Vec::with_capacity(self.batch.len());
-        for feed in self.batch {
+        for (feed, row) in self.batch.iter().zip(first_rows) {
             let end = row + feed.tokens.len();
             let last = &x[(end - 1) * hidden..end * hidden];
             let wanted = feed.logits.settled();
@@ -328,7 +353,6 @@ impl ForwardStep<'_> {
                 Logits::None | Logits::Only(_) | Logits::Deferred(_) => {}
             }
             shares.push((wanted, last, feed.tokens.len()));
-            row = end;
         }
         let (rows, width) = (dense.len() / hidden, spec.vocab_size);
         let mut summaries = Vec::new();

@@ -60,7 +60,13 @@ fn matches_golden(path: &Path, name: &str) {
         let (prompt, expected) = (ids(&case["ids"]), ids(&case["greedy"]));
         let positions = prompt.len() + expected.len();
         let pages = pool.allocate_many(positions.div_ceil(PAGE_POSITIONS)).unwrap();
-        let feed = Feed { tokens: &prompt, position: 0, pages: &pages, logits: Logits::All };
+        let feed = Feed {
+            tokens: &prompt,
+            position: 0,
+            pages: &pages,
+            logits: Logits::All,
+            prompt: false,
+        };
         let all = model.step(&[feed], &pool).unwrap().remove(0);
         let rows: Vec<&[f32]> = all.chunks_exact(model.vocab_size()).collect();
         assert_eq!(rows.len(), prompt.len());
@@ -83,6 +89,7 @@ fn matches_golden(path: &Path, name: &str) {
                 position: case.prompt.len() + case.greedy.len() - 1,
                 pages: &case.pages,
                 logits: Logits::Last,
+                prompt: false,
             })
             .collect();
         let logits = model.step(&feeds, &pool).unwrap();

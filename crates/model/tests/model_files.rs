@@ -128,7 +128,8 @@ fn steps_that_do_not_fit_the_model_or_its_pages_are_errors() {
     let model = Model::load_with_threads(&gguf, Device::Cpu, 1).unwrap();
     let pool = KvPool::new(model.kv_shape(), 2).unwrap();
     let pages = pool.allocate_many(2).unwrap();
-    let feed = |tokens, position, logits| Feed { tokens, position, pages: &pages, logits };
+    let feed =
+        |tokens, position, logits| Feed { tokens, position, pages: &pages, logits, prompt: false };
     let code = |feed| model.step(&[feed], &pool).unwrap_err().code();
     assert_eq!(code(feed(&[], 0, Logits::Last)), "ERR_TINYLLM_MODEL_INPUT");
     assert_eq!(code(feed(&[100_000], 0, Logits::Last)), "ERR_TINYLLM_MODEL_INPUT");

@@ -50,7 +50,7 @@ fn every_way_of_asking_agrees(
     let feeds: Vec<_> = ways
         .iter()
         .zip(&pages)
-        .map(|(&logits, pages)| Feed { tokens: &tokens, position: 0, pages, logits })
+        .map(|(&logits, pages)| Feed { tokens: &tokens, position: 0, pages, logits, prompt: false })
         .collect();
     let mut outputs = Outputs::default();
     step(&feeds, &pool, &mut outputs).unwrap();

@@ -25,11 +25,14 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 struct Sequence {
     pages: Vec<PageId>,
     len: usize,
+    /// Whether it is fed a prompt.
+    prompt: bool,
 }
 
 impl Sequence {
     fn new(pool: &KvPool, positions: usize) -> Self {
-        Self { pages: pool.allocate_many(positions.div_ceil(32)).unwrap(), len: 0 }
+        let pages = pool.allocate_many(positions.div_ceil(32)).unwrap();
+        Self { pages, len: 0, prompt: true }
     }
 
     fn feed(
@@ -39,14 +42,19 @@ impl Sequence {
         tokens: &[u32],
         logits: Logits<'_>,
     ) -> Vec<f32> {
-        let feed = Feed { tokens, position: self.len, pages: &self.pages, logits };
+        let Self { len, prompt, ref pages } = *self;
+        let feed = Feed { tokens, position: len, pages, logits, prompt };
         self.len += tokens.len();
         model.step(&[feed], pool).unwrap().remove(0)
     }
 }
 
-fn matches_golden(path: &Path, name: &str, cpu: Cpu) {
-    let model = PackedModel::load(&Gguf::open(path).unwrap(), cpu, 2).unwrap();
+fn matches_golden(path: &Path, name: &str, fast: bool) {
+    let cpu = Cpu::detect();
+    let mut model = PackedModel::load(&Gguf::open(path).unwrap(), cpu, 2).unwrap();
+    if fast {
+        model = model.with_fast_prefill().unwrap();
+    }
     let (mut error, mut power) = (0.0, 0.0);
     let mut worst = 0.0_f64;
     for case in golden::logits(name) {
@@ -78,17 +86,90 @@ fn matches_golden(path: &Path, name: &str, cpu: Cpu) {
             }
         }
     }
-    println!("{name} {:?}: NMSE {} (worst position {worst})", cpu.tier(), error / power);
+    println!(
+        "{name} {:?} fast {fast}: NMSE {} (worst position {worst})",
+        cpu.tier(),
+        error / power
+    );
 }
 
 #[test]
 fn smollm2_computes_the_golden_logits() {
-    matches_golden(&test_models::smollm2(), "smollm2-135m-instruct", Cpu::detect());
+    matches_golden(&test_models::smollm2(), "smollm2-135m-instruct", false);
 }
 
 #[test]
 fn qwen_coder_computes_the_golden_logits() {
-    matches_golden(&test_models::qwen_coder(), "qwen2.5-coder-0.5b-instruct", Cpu::detect());
+    matches_golden(&test_models::qwen_coder(), "qwen2.5-coder-0.5b-instruct", false);
+}
+
+#[test]
+fn fast_prefill_computes_the_golden_logits() {
+    if Cpu::detect().fast_prefill().is_err() {
+        return;
+    }
+    matches_golden(&test_models::smollm2(), "smollm2-135m-instruct", true);
+    matches_golden(&test_models::qwen_coder(), "qwen2.5-coder-0.5b-instruct", true);
+}
+
+#[test]
+fn with_fast_prefill_logits_depend_on_the_tokens_and_on_which_are_the_prompts() {
+    let gguf = Gguf::open(test_models::smollm2()).unwrap();
+    let load = |threads| PackedModel::load(&gguf, Cpu::detect(), threads).unwrap();
+    if let Err(error) = Cpu::detect().fast_prefill() {
+        assert!(load(1).with_fast_prefill().unwrap_err().to_string().contains(&error.to_string()));
+        return;
+    }
+    let exact = load(2);
+    let models = [1, 2].map(|threads| load(threads).with_fast_prefill().unwrap());
+    let vocab = exact.vocab_size() as u32;
+    let tokens: Vec<u32> = (0..330).map(|i| (i * i * 37 + 11 * i + 5) % vocab).collect();
+    let pool = KvPool::new(exact.kv_shape(), 128).unwrap();
+    let mut expected: Option<Vec<u32>> = None;
+    for (model, chunk, mates) in [
+        (&models[1], 330, 0),
+        (&models[1], 330, 3),
+        (&models[0], 330, 0),
+        (&models[1], 7, 20),
+        (&models[0], 64, 1),
+    ] {
+        // 313 tokens of prompt, then an answer, one token at a time or some.
+        let mut one = Sequence::new(&pool, tokens.len());
+        let mut got = Vec::new();
+        for (part, prompt) in [(&tokens[..313], true), (&tokens[313..], false)] {
+            for tokens in part.chunks(chunk) {
+                // Others in the step, of both kinds.
+                let others: Vec<_> = (0..mates).map(|_| Sequence::new(&pool, 40)).collect();
+                let feed = |(i, mate): (usize, &_)| {
+                    let Sequence { ref pages, .. } = *mate;
+                    let tokens = &part[i % 3..i % 5 + 4];
+                    Feed { tokens, position: 0, pages, logits: Logits::None, prompt: i % 2 == 0 }
+                };
+                let mut feeds: Vec<Feed<'_>> = others.iter().enumerate().map(feed).collect();
+                let at = mates / 2;
+                let logits = Logits::All;
+                let Sequence { len: position, ref pages, .. } = one;
+                feeds.insert(at, Feed { tokens, position, pages, logits, prompt });
+                got.extend(bits(&model.step(&feeds, &pool).unwrap()[at]));
+                one.len += tokens.len();
+                others.into_iter().flat_map(|mate| mate.pages).for_each(|page| {
+                    pool.release(page).unwrap();
+                });
+            }
+        }
+        for page in one.pages {
+            pool.release(page).unwrap();
+        }
+        assert!(*expected.get_or_insert_with(|| got.clone()) == got, "chunks of {chunk}");
+    }
+    // What is no prompt's is computed as by a model without it.
+    let mut sequences =
+        [(&exact, true), (&models[1], false), (&models[1], true)].map(|(model, prompt)| {
+            let mut sequence = Sequence { prompt, ..Sequence::new(&pool, 40) };
+            bits(&sequence.feed(model, &pool, &tokens[..40], Logits::Last))
+        });
+    sequences.rotate_left(1);
+    assert!(sequences[0] == sequences[2] && sequences[1] != sequences[2]);
 }
 
 #[test]
@@ -132,6 +213,7 @@ fn logits_depend_on_a_sequences_own_tokens_alone() {
             position: one.len,
             pages: &one.pages,
             logits: Logits::Last,
+            prompt: false,
         }];
         for (i, mate) in mates.iter().enumerate().filter(|(i, _)| step % (i + 1) == 0) {
             feeds.push(Feed {
@@ -139,6 +221,7 @@ fn logits_depend_on_a_sequences_own_tokens_alone() {
                 position: mate.len,
                 pages: &mate.pages,
                 logits: if i % 2 == 0 { Logits::None } else { Logits::Only(&[3, 70, 3]) },
+                prompt: false,
             });
         }
         let rows = model.step(&feeds, &pool).unwrap();

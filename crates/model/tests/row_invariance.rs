@@ -134,8 +134,7 @@ proptest! {
                         [..count.min(sequence.tokens.len() - sequence.computed)],
                     position: sequence.computed,
                     pages: &sequence.pages,
-                    logits: Logits::All,
-                })
+                    logits: Logits::All, prompt: false })
                 .collect();
             let outputs = model.step(&feeds, &pool).unwrap();
             let counts: Vec<usize> = feeds.iter().map(|feed| feed.tokens.len()).collect();

@@ -22,6 +22,8 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
+mod amx_bf16;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -32,6 +34,7 @@ mod portable;
 use std::ops::Range;
 
 use crate::activations::{Activations, GROUP, Group};
+use crate::bf16::{Bf16Rows, Bf16Tiles, Operand};
 use crate::dispatch::{Cpu, Tier};
 use crate::error::{KernelError, expect_size};
 use crate::pool::ThreadPool;
@@ -39,22 +42,42 @@ use crate::shared::Shared;
 use crate::tiles::{Matrix, TILE_ROWS, TileFormat, with_format};
 
 /// The input of products: the same rows as f32 and quantised, because float weights multiply the
-/// one and quantised weights the other.
+/// one and quantised weights the other; and after them perhaps rows of fast products, as bf16.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     floats: &'a [f32],
     quantized: &'a Activations,
+    fast: Option<(Bf16Tiles, &'a Bf16Rows)>,
 }
 
 impl<'a> Input<'a> {
     /// `floats` is `[rows][columns]`, of the shape of `quantized`.
     pub fn new(floats: &'a [f32], quantized: &'a Activations) -> Result<Input<'a>, KernelError> {
         expect_size("an input", quantized.rows() * quantized.columns(), floats.len())?;
-        Ok(Input { floats, quantized })
+        Ok(Input { floats, quantized, fast: None })
+    }
+
+    /// `floats` is `[rows][columns]`, of the shape of `operand`, whose fast rows are multiplied if
+    /// `tiles` is there.
+    pub(crate) fn of(
+        floats: &'a [f32],
+        operand: &'a Operand,
+        tiles: Option<Bf16Tiles>,
+    ) -> Result<Input<'a>, KernelError> {
+        let Operand { exact, fast } = operand;
+        let rows = exact.rows() + if tiles.is_some() { fast.rows() } else { 0 };
+        expect_size("an input", rows * exact.columns(), floats.len())?;
+        expect_size("the columns of fast rows", exact.columns(), fast.columns())?;
+        Ok(Input { floats, quantized: exact, fast: tiles.map(|tiles| (tiles, fast)) })
     }
 
     pub(crate) fn rows(&self) -> usize {
-        self.quantized.rows()
+        self.quantized.rows() + self.fast.map_or(0, |(_, fast)| fast.rows())
+    }
+
+    /// Whether there are rows of fast products.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.rows() > self.quantized.rows()
     }
 
     pub(crate) fn columns(&self) -> usize {
@@ -77,6 +100,11 @@ unsafe impl Send for Upcoming {}
 impl Upcoming {
     /// Nothing is known.
     pub(crate) const NONE: Upcoming = Upcoming { at: std::ptr::null(), tile_bytes: 0 };
+
+    /// Its start; null if nothing is known.
+    pub(crate) fn at(self) -> *const u8 {
+        self.at
+    }
 
     /// From tile `tile` of a matrix on.
     pub(crate) fn of(matrix: &Matrix<'_>, tile: usize) -> Upcoming {
@@ -130,6 +158,8 @@ pub(crate) struct Cut {
     threads: usize,
     /// Chunks of a share.
     pieces: usize,
+    /// What a chunk's first unit is a multiple of.
+    grain: usize,
 }
 
 impl Cut {
@@ -141,7 +171,14 @@ impl Cut {
             (_, 0..=64) => 3,
             _ => 9,
         };
-        Cut { units, threads, pieces: pieces.min(units.div_ceil(threads)).max(1) }
+        Cut { units, threads, pieces: pieces.min(units.div_ceil(threads)).max(1), grain: 1 }
+    }
+
+    /// The tiles of a product: pairs of them where there are fast rows, in fewer and longer runs,
+    /// because a run's activations are read once for all of its tiles.
+    pub(crate) fn tiles(tiles: usize, input: &Input<'_>, threads: usize) -> Cut {
+        let cut = Cut::new(tiles, input.rows(), threads);
+        if input.is_fast() { Cut { pieces: cut.pieces.min(3), grain: 2, ..cut } } else { cut }
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -155,7 +192,8 @@ impl Cut {
         let piece = chunk % self.pieces;
         let [from, to] =
             [piece, piece + 1].map(|piece| first + (end - first) * piece / self.pieces);
-        from..to
+        let grain = |at| if at == self.units { at } else { at / self.grain * self.grain };
+        grain(from)..grain(to)
     }
 
     /// The thread whose share a chunk belongs to, if it is the last one of it.
@@ -193,8 +231,8 @@ pub(crate) fn multiply<const N: usize>(
         expect_size("a product", input.rows() * matrix.padded_rows(), out.len())?;
     }
     let outs = outs.map(Shared::new);
-    let cut = Cut::new(stack.tiles(), input.rows(), pool.threads());
-    pool.run(cut.chunks(), &|chunk| {
+    let cut = Cut::tiles(stack.tiles(), &input, pool.threads());
+    pool.run_before(cut.chunks(), &|thread| next(thread).at(), &|chunk| {
         let tiles = cut.units(chunk);
         for (index, part) in stack.parts(tiles.clone()) {
             let matrix = &stack.matrices[index];
@@ -239,10 +277,17 @@ pub(crate) unsafe fn product(
     };
     // As many rows at a time as stay in the second-level cache beside the tiles.
     let block = (ROWS_BYTES / input.columns()).next_multiple_of(GROUP).min(ROWS);
-    for first in (0..input.rows()).step_by(block) {
-        let rows = first..input.rows().min(first + block);
+    let exact = input.quantized.rows();
+    for first in (0..exact).step_by(block) {
+        let rows = first..exact.min(first + block);
         // SAFETY: the same contract.
         unsafe { product_of_rows(cpu, matrix.format(), &Job { rows, ..job.clone() }, input) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some((tiles, fast)) = input.fast.filter(|(_, fast)| fast.rows() > 0) {
+        let rows = exact..input.rows();
+        // SAFETY: the same contract.
+        unsafe { amx_bf16::product(tiles, matrix.format(), &Job { rows, ..job }, fast) }
     }
 }
 

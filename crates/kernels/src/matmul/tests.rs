@@ -6,6 +6,8 @@ use crate::f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 use crate::test_random::Random;
 use crate::tiles::WeightPlan;
 
+mod fast;
+
 /// A random matrix as a file would hold it. `extreme`: every integer at its largest.
 fn random_matrix(
     kind: WeightType,
