@@ -1,10 +1,12 @@
 // The forward pass against llama.cpp: decode at three depths, prefill, batched decode. One command:
 //
-//   npm run bench:forward [-- --model NAME_OR_PATH] [--json] [--rounds N] [--cpu avx2 --peer-backend haswell]
+//   npm run bench:forward [-- --model NAME_OR_PATH] [--json] [--rounds N] [--prefill fast]
+//                            [--cpu avx2 --peer-backend haswell]
 //
 // Ours runs through the public Node API; the peer is llama.cpp in node-llama-cpp's prebuilt libraries, through its C API
 // and without sampling (bench/peers). Same file, two threads each. Machines are noisy, so the two alternate within each
 // round, a ratio is the median over the rounds' pairs, and no figure of one run should be compared with another run's.
+// With `--prefill fast` everything runs on an engine loaded that way.
 // Before anything is timed, greedy continuations are held against the golden ones of an independent f32 implementation.
 import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -19,6 +21,7 @@ const { values: options } = parseArgs({
     model: { type: 'string', default: 'smollm2-135m-instruct' },
     json: { type: 'boolean', default: false },
     rounds: { type: 'string', default: '5' },
+    prefill: { type: 'string', default: 'exact' },
     cpu: { type: 'string' },
     'peer-backend': { type: 'string' },
   },
@@ -31,7 +34,12 @@ const rounds = Number(options.rounds)
 if (options.cpu !== undefined) process.env.TINYLLM_CPU = options.cpu
 
 const { load } = await import('../dist/index.mjs')
-const engine = await load(options.model, { threads: THREADS, contextLength: 4096, parallel: 32 })
+const engine = await load(options.model, {
+  threads: THREADS,
+  contextLength: 4096,
+  parallel: 32,
+  prefill: options.prefill,
+})
 
 /** Prompts differ from run to run, so that no prefix is found computed already. */
 let salt = 0

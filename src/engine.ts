@@ -25,6 +25,13 @@ export interface LoadOptions {
    * `packed`.
    */
   readonly forward?: 'packed' | 'reference'
+  /**
+   * `fast`: prompts are computed with bfloat16 products, several times as fast, on CPUs with AMX-BF16 (`npx tinyllm
+   * inspect --cpu`); elsewhere, with a lower tier forced and with `forward: 'reference'` loading fails with
+   * `ERR_TINYLLM_CPU`. Answers then depend on which tokens were the prompt's, too, and only pages of prompts are
+   * remembered: a conversation's earlier answers are computed again, as part of its prompt. Default: `exact`.
+   */
+  readonly prefill?: 'exact' | 'fast'
   /** Threads of the forward pass. Default: the machine's cores. */
   readonly threads?: number
   /** Sequences that make progress at the same time. Default: 32. */
@@ -181,7 +188,7 @@ export interface EngineInfo {
   readonly path: string
   /** `general.architecture` of the file. */
   readonly architecture: string
-  /** How logits are computed: `packed (avx2)`, or `reference: ` and why. */
+  /** How logits are computed: `packed (avx2)`, `packed (amx), prefill fast`, or `reference: ` and why. */
   readonly forward: string
   readonly vocabSize: number
   /** Positions for one sequence in this engine. */

@@ -148,6 +148,7 @@ const LOAD_CHECKS: Partial<Record<keyof LoadOptions, Check>> = {
   device: (value, param) => (typeof value === 'string' ? value : refuse(param, 'the name of a device, such as "cpu"')),
   forward: (value, param) =>
     value === 'packed' || value === 'reference' ? value : refuse(param, '"packed" or "reference"'),
+  prefill: (value, param) => (value === 'exact' || value === 'fast' ? value : refuse(param, '"exact" or "fast"')),
   threads: integer(1, 1024),
   parallel: integer(1, 4096),
   maxQueue: integer(0, 65536),

@@ -110,6 +110,7 @@ test('inspect --cpu tells which kernels are used and why', async () => {
   expect(code).toBe(EXIT.ok)
   expect(out).toMatch(/^kernels +(portable|avx2|avx512|amx) \(the best that runs here\)$/m)
   expect(out).toMatch(/^ +portable +runs here$/m)
+  expect(out).toMatch(/^fast prefill +(runs here|not here: .+)$/m)
   expect(await run(['inspect'])).toMatchObject({
     code: EXIT.failure,
     err: 'tinyllm: inspect takes a model file, or --cpu\n',

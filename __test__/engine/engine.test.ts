@@ -365,6 +365,11 @@ describe('an engine', () => {
     expect((await failure(loadTiny({ contextLength: 1 }))).details.param).toBe('contextLength')
     expect((await failure(loadTiny({ contextLength: 1e9 }))).details.param).toBe('contextLength')
     expect((await failure(loadTiny({ unknown: 1 } as never))).details.param).toBe('unknown')
+    expect((await failure(loadTiny({ prefill: 'quick' as 'fast' }))).details.param).toBe('prefill')
+    expect(await failure(loadTiny({ prefill: 'fast', forward: 'reference' }))).toMatchObject({
+      code: 'ERR_TINYLLM_CPU',
+      message: 'prefill "fast" needs bf16 AMX tiles: the forward pass is the reference (asked for)',
+    })
     expect(await failure(loadTiny({ device: 'cuda' as 'cpu' }))).toBeInstanceOf(ModelLoadError)
     expect(await failure(load(__filename))).toBeInstanceOf(ModelLoadError)
     expect(await failure(load(tinyPath(), { signal: AbortSignal.abort() }))).toBeInstanceOf(AbortError)

@@ -1,6 +1,7 @@
 /** The default model through the façade. */
 import fc from 'fast-check'
 import { choice, type Engine, type GenerateRequest, jsonSchema, load, regex, TinyLlmError } from '../../src/index.js'
+import { cpuReport } from '../../src/native.js'
 
 let engine: Engine
 
@@ -103,6 +104,39 @@ test('random schedules on every kind of CPU there is: bit for bit the same as al
     }
     await other.close()
   }
+})
+
+test('fast prefill: the same in any batch and any chunk, with a cold and a warm cache; or a clear error', async () => {
+  const options = { contextLength: 512, prefill: 'fast' } as const
+  const { fastPrefill } = JSON.parse(cpuReport()) as { fastPrefill: string | null }
+  process.env['TINYLLM_CPU'] = 'portable'
+  const refused = load(engine.info.path, options).finally(() => delete process.env['TINYLLM_CPU'])
+  await expect(refused).rejects.toMatchObject({ code: 'ERR_TINYLLM_CPU', message: expect.stringMatching(/bf16 AMX/) })
+  if (fastPrefill !== null) {
+    await expect(load(engine.info.path, options)).rejects.toThrow(fastPrefill)
+    return
+  }
+  const story = 'Once upon a time a fox who lived at the edge of a forest met a heron. '
+  const requests: GenerateRequest[] = [
+    { prompt: story.repeat(12), maxTokens: 12, logprobs: 1 },
+    { prompt: `${story.repeat(4)}The heron said:`, maxTokens: 12, temperature: 1, seed: 3, logprobs: 1 },
+    { prompt: 'Name: ', grammar: regex('the one and only [a-z]{1,8}'), maxTokens: 12, logprobs: 1 },
+  ]
+  const answers = []
+  for (const schedule of [{}, { prefillChunk: 7 }, { prefillChunk: 50, threads: 1 }]) {
+    const other = await load(engine.info.path, { ...options, ...schedule })
+    expect(other.info.forward).toBe('packed (amx), prefill fast')
+    // Cold and one after the other, or all at once; then warm.
+    const cold =
+      schedule.prefillChunk === 7 ? await Promise.all(requests.map((request) => other.generate(request))) : []
+    if (cold.length === 0) for (const request of requests) cold.push(await other.generate(request))
+    const warm = await Promise.all(requests.map((request) => other.generate(request)))
+    await other.close()
+    answers.push(...[cold, warm].map((results) => results.map(({ tokens, logprobs }) => ({ tokens, logprobs }))))
+  }
+  for (const answer of answers) expect(answer).toEqual(answers[0])
+  const [greedy] = requests
+  expect(answers[0]?.[0]?.tokens).toEqual((await engine.generate(greedy as GenerateRequest)).tokens)
 })
 
 test('JSON follows its schema', async () => {

@@ -42,6 +42,7 @@ export async function openEngine(
     ...more,
     ...(options.ctxSize !== undefined && { contextLength: options.ctxSize }),
     ...(options.threads !== undefined && { threads: options.threads }),
+    ...(options.prefill !== undefined && { prefill: options.prefill }),
     signal: terminal.signal,
   })
   const { forward } = engine.info

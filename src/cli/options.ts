@@ -37,6 +37,7 @@ export interface ModelOptions {
   readonly model: string
   readonly ctxSize?: number
   readonly threads?: number
+  readonly prefill?: 'exact' | 'fast'
   readonly offline?: boolean
   readonly manifest?: string
 }
@@ -56,4 +57,10 @@ export function addModelOptions(command: Command): Command {
   return addSourceOptions(command.addOption(model))
     .option('-c, --ctx-size <tokens>', 'positions for prompt and answer together', integer(1, 1 << 24))
     .option('-t, --threads <count>', 'threads of the forward pass (default: the cores)', integer(1, 1024))
+    .addOption(
+      new Option('--prefill <how>', 'how prompts are computed; fast needs AMX-BF16 (default: exact)').choices([
+        'exact',
+        'fast',
+      ]),
+    )
 }

@@ -43,6 +43,8 @@ pub struct EngineOptions {
     pub prefill_chunk: Option<usize>,
     /// How logits are computed. Default: packed weights where there are kernels for them.
     pub path: ForwardPath,
+    /// How prompts are computed. Default: exactly.
+    pub prefill: Prefill,
     /// The CPU tier asked for by name (`portable`, `avx2`, `avx512`, `amx`). Default: the best.
     pub cpu: Option<String>,
     /// Threads of the forward pass. Default: as many as the machine runs at once.
@@ -63,6 +65,18 @@ pub enum ForwardPath {
     Reference,
 }
 
+/// How prompts are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prefill {
+    /// Like answers: a position's logits depend on the tokens up to it alone.
+    #[default]
+    Exact,
+    /// With bf16 products, on CPUs that have AMX tiles for them. Tokens of a prompt are computed
+    /// this way and no others, so a position's logits depend on the tokens up to it and on which of
+    /// them were the prompt's: a step ends where a prompt does, and only pages of prompts are shared.
+    Fast,
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -72,6 +86,7 @@ impl Default for EngineOptions {
             kv_bytes: 1 << 30,
             prefill_chunk: None,
             path: ForwardPath::default(),
+            prefill: Prefill::Exact,
             cpu: None,
             threads: None,
             outbox_tokens: 256,
@@ -104,6 +119,7 @@ pub struct EngineCore {
     context: usize,
     kv_bytes: usize,
     outbox_tokens: usize,
+    prefill: Prefill,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Disconnected when the engine's thread has ended.
     ended: Receiver<()>,
@@ -186,6 +202,7 @@ impl EngineCore {
             context,
             kv_bytes: pages * page_bytes,
             outbox_tokens: options.outbox_tokens.max(1),
+            prefill: options.prefill,
             thread: Mutex::new(Some(thread)),
             ended,
         })
@@ -236,7 +253,11 @@ impl EngineCore {
             let id = SeqId(self.next_id.fetch_add(1, Ordering::Relaxed));
             let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(id));
             let (to, wakes) = (Arc::clone(&outbox), self.wakes.clone());
-            family.push(Box::new(Sequence::new(id, request, limit, seed, to, ticket)));
+            let mut sequence = Box::new(Sequence::new(id, request, limit, seed, to, ticket));
+            if self.prefill == Prefill::Fast {
+                sequence.keep_prompt_apart();
+            }
+            family.push(sequence);
             generations.push(Generation { outbox, wakes });
         }
         let mut family = family.into_iter();

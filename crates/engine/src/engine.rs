@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+#[cfg(not(feature = "free-forward"))]
+use tinyllm_kernels::KernelError;
 use tinyllm_model::{Device, Gguf, ModelSpec, VocabMetadata};
 #[cfg(not(feature = "free-forward"))]
 use tinyllm_model::{Model, PackedModel};
 use tinyllm_tokenizer::{ChatTemplate, Rendered, TemplateError, TokenKind, Tokenizer, VocabSpec};
 
-#[cfg(not(feature = "free-forward"))]
-use crate::core::ForwardPath;
 use crate::core::{EngineCore, EngineOptions};
+#[cfg(not(feature = "free-forward"))]
+use crate::core::{ForwardPath, Prefill};
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::token_table::TokenTable;
@@ -151,13 +153,25 @@ fn forward(
         ForwardPath::Reference => Some("asked for".to_owned()),
         ForwardPath::Packed => PackedModel::unsupported(gguf, spec),
     };
+    let fast = options.prefill == Prefill::Fast;
     if let Some(why) = why {
+        if fast {
+            let reason = format!("the forward pass is the reference ({why})");
+            return Err(KernelError::FastPrefill { reason }.into());
+        }
         let model = Model::load_with_threads(gguf, device, threads)?;
         return Ok((Box::new(model), format!("reference: {why}")));
     }
     let cpu = tinyllm_kernels::choose(options.cpu.as_deref())?.cpu;
+    let tier = cpu.tier().name();
+    if fast {
+        // Before the weights are packed: what is missing is known now.
+        cpu.fast_prefill()?;
+        let model = PackedModel::load(gguf, cpu, threads)?.with_fast_prefill()?;
+        return Ok((Box::new(model), format!("packed ({tier}), prefill fast")));
+    }
     let model = PackedModel::load(gguf, cpu, threads)?;
-    Ok((Box::new(model), format!("packed ({})", cpu.tier().name())))
+    Ok((Box::new(model), format!("packed ({tier})")))
 }
 
 fn vocab_spec(metadata: VocabMetadata) -> VocabSpec {

@@ -29,7 +29,7 @@ mod step;
 mod template_json;
 mod token_table;
 
-pub use crate::core::{EngineCore, EngineOptions, ForwardPath, Generation};
+pub use crate::core::{EngineCore, EngineOptions, ForwardPath, Generation, Prefill};
 pub use engine::{Engine, EngineInfo};
 pub use error::{ERROR_CODES, EngineError};
 pub use forward::Forward;

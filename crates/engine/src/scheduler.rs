@@ -308,7 +308,7 @@ impl Scheduler {
             .running
             .iter()
             .filter(|s| !s.is_finished() && !s.outbox.is_full())
-            .map(|s| (s.id, s.pending().len()))
+            .map(|s| (s.id, s.pending_at_once()))
             .collect();
         let (decode, prefill): (Vec<_>, Vec<_>) =
             active.into_iter().partition(|(_, pending)| *pending <= DECODE_ROW_MAX);
@@ -346,7 +346,7 @@ impl Scheduler {
         let sequence = &mut self.running[at];
         sequence.reuse(&mut self.cache, &self.pool)?;
         self.shared.counters.cached_tokens.add(sequence.note_cached());
-        Ok(sequence.pending().len())
+        Ok(sequence.pending_at_once())
     }
 
     /// Prompt tokens for this step.

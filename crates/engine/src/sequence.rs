@@ -67,6 +67,8 @@ pub(crate) struct Sequence {
     /// The prompt's tokens and the chosen ones.
     tokens: Vec<u32>,
     prompt_len: usize,
+    /// Where a step ends at the latest, and up to where pages are shared through the prefix cache.
+    boundary: Option<usize>,
     /// Length at which it ends with `length`.
     limit: usize,
     /// Positions in `pages`.
@@ -128,6 +130,7 @@ impl Sequence {
             outbox,
             prompt_len: request.prompt.len(),
             tokens: request.prompt,
+            boundary: None,
             limit,
             computed: 0,
             pages: Vec::new(),
@@ -148,6 +151,12 @@ impl Sequence {
             others: Vec::new(),
             _ticket: ticket,
         }
+    }
+
+    /// For a forward pass that computes prompts in another way than answers: no step has tokens of
+    /// both, and no page with tokens of an answer is shared.
+    pub(crate) fn keep_prompt_apart(&mut self) {
+        self.boundary = Some(self.prompt_len);
     }
 
     /// Binds the family to its grammar.
@@ -228,6 +237,19 @@ impl Sequence {
         &self.tokens[self.computed..]
     }
 
+    /// How many of the pending tokens one step may see.
+    pub(crate) fn pending_at_once(&self) -> usize {
+        match self.boundary {
+            Some(boundary) if self.computed < boundary => boundary - self.computed,
+            _ => self.pending().len(),
+        }
+    }
+
+    /// Positions whose pages may be shared, of so many.
+    fn shareable(&self, positions: usize) -> usize {
+        self.boundary.map_or(positions, |boundary| positions.min(boundary))
+    }
+
     pub(crate) fn computed(&self) -> usize {
         self.computed
     }
@@ -296,11 +318,11 @@ impl Sequence {
         cache: &mut PrefixCache,
         pool: &KvPool,
     ) -> Result<(), EngineError> {
-        let last = self.tokens.len() - 1;
+        let last = self.shareable(self.tokens.len() - 1);
         let (mut node, mut full) = self.cached_to;
         // Pages of one's own behind the last cached one are kept: the computing is done.
         while self.computed == full * PAGE_POSITIONS && self.pages.len() == full {
-            let rest = &self.tokens[self.computed..last];
+            let rest = self.tokens.get(self.computed..last).unwrap_or_default();
             if let Some(page) = rest.get(..PAGE_POSITIONS)
                 && let Some((next, page)) = cache.follow(pool, node, page)?
             {
@@ -344,7 +366,7 @@ impl Sequence {
         self.computed += count;
         self.reached = self.reached.max(self.computed.min(self.prompt_len));
         let (mut node, mut full) = self.cached_to;
-        while (full + 1) * PAGE_POSITIONS <= self.computed {
+        while (full + 1) * PAGE_POSITIONS <= self.shareable(self.computed) {
             let tokens = &self.tokens[full * PAGE_POSITIONS..(full + 1) * PAGE_POSITIONS];
             let (next, page) = cache.insert(pool, node, tokens, self.pages[full])?;
             self.pages[full] = page;

@@ -32,6 +32,7 @@ impl Share {
             position: sequence.computed(),
             pages: sequence.pages(),
             logits,
+            prompt: sequence.computed() + self.count <= sequence.prompt_len(),
         }
     }
 }

@@ -23,7 +23,7 @@ fn wide(options: &EngineOptions) -> EngineCore {
         row[..FIRST_WORD - 1].iter_mut().for_each(|logit| *logit -= 4.0);
         row
     };
-    let fake = Fake { logits, rows, log: StepLog::default(), gate: None };
+    let fake = Fake { logits, rows, log: StepLog::default(), apart: false, gate: None };
     EngineCore::start(Box::new(fake), table, options).expect("an engine")
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::*;
-use tinyllm_engine::{EngineCore, EngineError, EngineOptions, Generation, Request, block_on};
+use tinyllm_engine::{
+    EngineCore, EngineError, EngineOptions, Generation, Prefill, Request, block_on,
+};
 use tinyllm_sampler::SamplingParams;
 
 const GRAMMAR: &str =
@@ -43,12 +45,16 @@ fn any_request() -> impl Strategy<Value = Request> {
 fn any_options() -> impl Strategy<Value = EngineOptions> {
     let chunk =
         prop_oneof![Just(None), Just(Some(1)), Just(Some(7)), Just(Some(64)), Just(Some(512))];
-    (chunk, 1_usize..6, 9_usize..40).prop_map(|(prefill_chunk, parallel, pages)| EngineOptions {
-        prefill_chunk,
-        parallel,
-        kv_bytes: pages * page_bytes(),
-        ..EngineOptions::default()
-    })
+    let prefill = prop_oneof![Just(Prefill::Exact), Just(Prefill::Fast)];
+    (chunk, prefill, 1_usize..6, 9_usize..40).prop_map(
+        |(prefill_chunk, prefill, parallel, pages)| EngineOptions {
+            prefill_chunk,
+            prefill,
+            parallel,
+            kv_bytes: pages * page_bytes(),
+            ..EngineOptions::default()
+        },
+    )
 }
 
 /// Everything but the count of tokens that needed no computing, which depends on the others.
@@ -85,7 +91,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     /// Bit for bit the same alone on a fresh engine and among others: with chunks of any size, with
-    /// pages found, copied, evicted and taken away, with others cancelled in mid-air.
+    /// pages found, copied, evicted and taken away, with others cancelled in mid-air. The same where
+    /// tokens of prompts are computed in another way than those of answers.
     #[test]
     fn output_depends_on_the_request_alone(
         families in prop::collection::vec((any_request(), any::<[bool; 3]>(), 1_usize..4), 1..8),
@@ -115,7 +122,8 @@ proptest! {
                 prop_assert!(output.is_ok() || matches!(output, Err(EngineError::Cancelled)));
                 continue;
             }
-            let (alone, _) = engine(hashed, &EngineOptions::default());
+            let prefill = options.prefill;
+            let (alone, _) = engine(hashed, &EngineOptions { prefill, ..EngineOptions::default() });
             prop_assert_eq!(comparable(output), comparable(generate(&alone, request.clone())));
         }
         assert_idle(&core);

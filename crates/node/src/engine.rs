@@ -7,7 +7,9 @@ use std::time::Duration;
 use napi::Env;
 use napi::bindgen_prelude::{AsyncTask, BigInt, Object, Uint32Array};
 use napi_derive::napi;
-use tinyllm_engine::{Engine, EngineError, EngineOptions, ForwardPath, Generation, Stats, promise};
+use tinyllm_engine::{
+    Engine, EngineError, EngineOptions, ForwardPath, Generation, Prefill, Stats, promise,
+};
 
 use crate::offload::{Offload, offload};
 use crate::outcome::{NativeFailure, outcomes};
@@ -21,6 +23,8 @@ pub struct NativeLoadOptions {
     pub device: Option<String>,
     /// `packed` or `reference`.
     pub forward: Option<String>,
+    /// `exact` or `fast`.
+    pub prefill: Option<String>,
     /// A CPU tier by name.
     pub cpu: Option<String>,
     pub threads: Option<u32>,
@@ -126,6 +130,10 @@ fn load(path: &str, options: &NativeLoadOptions) -> Result<NativeEngine, EngineE
         path: match options.forward.as_deref() {
             Some("reference") => ForwardPath::Reference,
             _ => ForwardPath::Packed,
+        },
+        prefill: match options.prefill.as_deref() {
+            Some("fast") => Prefill::Fast,
+            _ => Prefill::Exact,
         },
         cpu: options.cpu.clone(),
         ..EngineOptions::default()

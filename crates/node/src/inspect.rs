@@ -54,8 +54,9 @@ fn describe(value: MetadataValue<'_>) -> Json {
     }
 }
 
-/// The CPU tier that is used here and why, as JSON text: `{tier, forced, architecture, tiers}`, where
-/// `tiers` has what each lacks here, or null. `requested` is a tier's name.
+/// The CPU tier that is used here and why, as JSON text: `{tier, forced, fastPrefill,
+/// architecture, tiers}`, where `tiers` has what each lacks here, or null, and `fastPrefill` what fast
+/// prefill lacks with that tier, or null. `requested` is a tier's name.
 #[napi(catch_unwind)]
 pub fn cpu_report(requested: Option<String>) -> TextOutcome {
     let report = choose(requested.as_deref()).map_err(EngineError::from);
@@ -68,6 +69,7 @@ pub fn cpu_report(requested: Option<String>) -> TextOutcome {
             object([
                 ("tier", Json::Str(report.cpu.tier().name().to_owned())),
                 ("forced", Json::Bool(report.forced)),
+                ("fastPrefill", report.fast_prefill.map_or(Json::Null, Json::Str)),
                 ("architecture", Json::Str(report.architecture.to_owned())),
                 ("tiers", Json::Obj(tiers.collect())),
             ])

@@ -42,12 +42,14 @@ interface CpuReport {
   readonly tier: string
   /** Whether `TINYLLM_CPU` chose it. */
   readonly forced: boolean
+  /** What keeps `prefill: 'fast'` from running with this tier, or null. */
+  readonly fastPrefill: string | null
   readonly architecture: string
   /** In ascending order of preference: what keeps a tier from running on this CPU, or null. */
   readonly tiers: Readonly<Record<string, string | null>>
 }
 
-function describeCpu({ tier, forced, architecture, tiers }: CpuReport): string {
+function describeCpu({ tier, forced, fastPrefill, architecture, tiers }: CpuReport): string {
   const why = forced ? 'asked for by TINYLLM_CPU' : 'the best that runs here'
   const rows = Object.entries(tiers).map(([name, lack]) => [
     `  ${name}`,
@@ -55,6 +57,7 @@ function describeCpu({ tier, forced, architecture, tiers }: CpuReport): string {
   ])
   return `${formatTable([
     ['kernels', `${tier} (${why})`],
+    ['fast prefill', fastPrefill === null ? 'runs here' : `not here: ${fastPrefill}`],
     ['architecture', architecture],
   ])}\ntiers\n${formatTable(rows)}`
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tinyllm_engine::{
-    Batch, EngineCore, EngineError, EngineOptions, Finish, Forward, Generation, Request,
+    Batch, EngineCore, EngineError, EngineOptions, Finish, Forward, Generation, Prefill, Request,
     TokenTable, block_on,
 };
 use tinyllm_kernels::{KvElement, KvPool, KvShape};
@@ -31,6 +31,9 @@ pub(crate) const ROWS: usize = 270;
 
 pub(crate) const CONTEXT: usize = 256;
 
+/// Added to a prompt's tokens where they are computed in another way.
+const APART: u32 = 1000;
+
 const SHAPE: KvShape = KvShape { layers: 2, kv_heads: 1, head_dim: 2, element: KvElement::F32 };
 
 pub(crate) fn table() -> TokenTable {
@@ -49,6 +52,8 @@ pub(crate) struct Fake<L> {
     /// Length of a row.
     pub(crate) rows: usize,
     pub(crate) log: StepLog,
+    /// Whether a prompt's tokens are computed in another way, which shows, too.
+    pub(crate) apart: bool,
     /// When there: a step waits for a permit.
     pub(crate) gate: Option<Receiver<()>>,
 }
@@ -97,6 +102,7 @@ impl<L: Logits> Forward for Fake<L> {
         for feed in feeds {
             assert!(!feed.tokens.is_empty());
             for (i, &token) in feed.tokens.iter().enumerate() {
+                let token = if self.apart && feed.prompt { token + APART } else { token };
                 for layer in 0..2 {
                     let keys = [token as f32, layer as f32];
                     access.write(feed.pages, feed.position + i, layer, &keys, &keys)?;
@@ -181,7 +187,8 @@ pub(crate) fn engine(
     options: &EngineOptions,
 ) -> (EngineCore, StepLog) {
     let log = StepLog::default();
-    let fake = Fake { logits, rows: ROWS, log: Arc::clone(&log), gate: None };
+    let apart = options.prefill == Prefill::Fast;
+    let fake = Fake { logits, rows: ROWS, log: Arc::clone(&log), apart, gate: None };
     (EngineCore::start(Box::new(fake), table(), options).expect("an engine"), log)
 }
 
@@ -192,7 +199,8 @@ pub(crate) fn gated(
 ) -> (EngineCore, StepLog, Sender<()>) {
     let (permits, gate) = unbounded();
     let log = StepLog::default();
-    let fake = Fake { logits, rows: ROWS, log: Arc::clone(&log), gate: Some(gate) };
+    let apart = options.prefill == Prefill::Fast;
+    let fake = Fake { logits, rows: ROWS, log: Arc::clone(&log), apart, gate: Some(gate) };
     (EngineCore::start(Box::new(fake), table(), options).expect("an engine"), log, permits)
 }
 
