@@ -63,8 +63,9 @@ export interface CompiledOutcome {
 }
 
 /**
- * The CPU tier that is used here and why, as JSON text: `{tier, forced, architecture, tiers}`, where
- * `tiers` has what each lacks here, or null. `requested` is a tier's name.
+ * The CPU tier that is used here and why, as JSON text: `{tier, forced, fastPrefill,
+ * architecture, tiers}`, where `tiers` has what each lacks here, or null, and `fastPrefill` what fast
+ * prefill lacks with that tier, or null. `requested` is a tier's name.
  */
 export declare function cpuReport(requested?: string | undefined | null): TextOutcome
 
@@ -187,6 +188,8 @@ export interface NativeLoadOptions {
   device?: string
   /** `packed` or `reference`. */
   forward?: string
+  /** `exact` or `fast`. */
+  prefill?: string
   /** A CPU tier by name. */
   cpu?: string
   threads?: number

@@ -13,6 +13,8 @@
 //! [`PARALLEL_ROWS`] rows on it is split by rows. Nothing a row's numbers depend on changes with
 //! the number of rows, their order, or the threads.
 
+use std::cell::RefCell;
+
 use crate::attention::{Batch, Scratch, append, attend};
 use crate::bf16::{Bf16Tiles, Operand};
 use crate::dispatch::Cpu;
@@ -20,11 +22,17 @@ use crate::elementwise::{self, RopePairs, angles};
 use crate::error::{KernelError, expect_size};
 use crate::head::{LogitSummary, logits, logits_of};
 use crate::lines::Lines;
-use crate::matmul::{Cut, Input, Stack, Upcoming, multiply, product};
+use crate::matmul::{Cut, Input, Stack, Upcoming, fast_product, multiply, product};
 use crate::pages::{KvAccess, KvElement, KvShape};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
 use crate::tiles::{BLOCK_COLUMNS, Matrix, MatrixId, TILE_ROWS, Weights};
+
+thread_local! {
+    /// Products of fast rows that are used up at once: a thread writes them where it wrote the ones
+    /// before, so that they stay in its cache.
+    static USED_UP: RefCell<[Lines; 2]> = RefCell::default();
+}
 
 /// Rows from which on the work between products is split among threads.
 const PARALLEL_ROWS: usize = 8;
@@ -354,11 +362,20 @@ impl<'a> Run<'a> {
             // SAFETY: sizes were compared above (`width` is a multiple of 32, so nothing is
             // padded); chunks have their own columns of both.
             unsafe {
-                product(self.cpu, &matrix, input, tiles, product_to.at(0), width, next);
-                for row in 0..self.rows {
+                let exact = input.exact();
+                product(self.cpu, &matrix, exact, tiles.clone(), product_to.at(0), width, next);
+                for row in 0..self.exact {
                     let at = row * width + first;
                     elementwise::add(self.cpu, x.at(at), product_to.at(at), count);
                 }
+                USED_UP.with_borrow_mut(|[out, _]| {
+                    out.resize((self.rows - self.exact) * count);
+                    let to = out.as_mut_ptr().wrapping_sub(first);
+                    fast_product(&matrix, input, tiles, to, count);
+                    for (row, out) in (self.exact..self.rows).zip(out.chunks_exact(count.max(1))) {
+                        elementwise::add(self.cpu, x.at(row * width + first), out.as_ptr(), count);
+                    }
+                });
             }
         })
     }
@@ -467,14 +484,28 @@ impl<'a> Run<'a> {
             // SAFETY: `Decoder::new` compared the sizes; chunks have their own columns of both
             // products, and `ffn` is a multiple of 32, so these are whole blocks of a row.
             unsafe {
-                product(self.cpu, &gate, input, tiles.clone(), gate_to.at(0), ffn, then);
-                product(self.cpu, &up, input, tiles, up_to.at(0), ffn, next);
-                for row in 0..self.rows {
+                let exact = input.exact();
+                product(self.cpu, &gate, exact, tiles.clone(), gate_to.at(0), ffn, then);
+                product(self.cpu, &up, exact, tiles.clone(), up_to.at(0), ffn, next);
+                for row in 0..self.exact {
                     let at = row * ffn + first;
                     let gate = gate_to.part(at, count);
                     elementwise::silu_mul(self.cpu, gate.as_mut_ptr(), up_to.at(at), count);
                     gated.write(self.cpu, row, first / BLOCK_COLUMNS, gate);
                 }
+                USED_UP.with_borrow_mut(|[gate_out, up_out]| {
+                    for (matrix, out) in [(&gate, &mut *gate_out), (&up, &mut *up_out)] {
+                        out.resize((self.rows - self.exact) * count);
+                        let to = out.as_mut_ptr().wrapping_sub(first);
+                        fast_product(matrix, input, tiles.clone(), to, count);
+                    }
+                    let gates = gate_out.chunks_exact_mut(count.max(1));
+                    let both = gates.zip(up_out.chunks_exact(count.max(1)));
+                    for (row, (gate, up)) in (self.exact..self.rows).zip(both) {
+                        elementwise::silu_mul(self.cpu, gate.as_mut_ptr(), up.as_ptr(), count);
+                        gated.write(self.cpu, row, first / BLOCK_COLUMNS, gate);
+                    }
+                });
             }
         })?;
         let input = Input::of(&space.gate, &space.gated, self.fast)?;

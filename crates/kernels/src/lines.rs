@@ -20,7 +20,10 @@ impl Lines {
     /// Makes room for `len` elements; contents are unspecified.
     pub(crate) fn resize(&mut self, len: usize) {
         self.len = len;
-        self.lines.resize(len.div_ceil(LINE), Line([0.0; LINE]));
+        let lines = len.div_ceil(LINE);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Line([0.0; LINE]));
+        }
     }
 }
 

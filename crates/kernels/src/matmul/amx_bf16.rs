@@ -26,7 +26,7 @@ use crate::simd::avx512::Avx512;
 use crate::tiles::{BLOCK_COLUMNS, Format, TILE_ROWS, TileFormat, with_format};
 
 /// Bytes of dequantised weights that a pass over the input rows should not exceed.
-const PANEL_BYTES: usize = 256 << 10;
+const PANEL_BYTES: usize = 1 << 20;
 /// Bytes of a tile register: 16 rows (or pairs of columns) of 64.
 const TILE_BYTES: usize = 1024;
 
@@ -221,7 +221,7 @@ unsafe fn multiply(job: &Job, tiles: Range<usize>, input: &Bf16Rows, scratch: &m
                 let columns = (tiles.end - tile).min(2);
                 let b = panels.add((tile - tiles.start) * span);
                 let out = job.to(tile, job.rows.start + first);
-                let whole = rows % 16 == 0;
+                let whole = rows.is_multiple_of(16);
                 let (to, stride) = if whole { (out, job.stride) } else { (corner, 32) };
                 let block = Block { a, b, blocks: job.blocks, to, stride };
                 match (rows > 16, columns) {

@@ -75,6 +75,11 @@ impl<'a> Input<'a> {
         self.quantized.rows() + self.fast.map_or(0, |(_, fast)| fast.rows())
     }
 
+    /// The same without the rows of fast products.
+    pub(crate) fn exact(self) -> Input<'a> {
+        Input { fast: None, ..self }
+    }
+
     /// Whether there are rows of fast products.
     pub(crate) fn is_fast(&self) -> bool {
         self.rows() > self.quantized.rows()
@@ -178,7 +183,7 @@ impl Cut {
     /// because a run's activations are read once for all of its tiles.
     pub(crate) fn tiles(tiles: usize, input: &Input<'_>, threads: usize) -> Cut {
         let cut = Cut::new(tiles, input.rows(), threads);
-        if input.is_fast() { Cut { pieces: cut.pieces.min(3), grain: 2, ..cut } } else { cut }
+        if input.is_fast() { Cut { pieces: cut.pieces.min(2), grain: 2, ..cut } } else { cut }
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -283,19 +288,48 @@ pub(crate) unsafe fn product(
         // SAFETY: the same contract.
         unsafe { product_of_rows(cpu, matrix.format(), &Job { rows, ..job.clone() }, input) }
     }
+    let Job { tiles, .. } = job;
+    // SAFETY: the same contract.
+    unsafe { fast_product(matrix, input, tiles, out.wrapping_add(exact * stride), stride) }
+}
+
+/// The product of some of a matrix's tiles with the fast rows of the input, if there are any. Element
+/// (m, r), m counted from the first of them, goes to `out[m * stride + r]`.
+///
+/// # Safety
+/// The contract of [`product`].
+pub(crate) unsafe fn fast_product(
+    matrix: &Matrix<'_>,
+    input: Input<'_>,
+    tiles: Range<usize>,
+    out: *mut f32,
+    stride: usize,
+) {
+    let Some((proof, fast)) = input.fast.filter(|(_, fast)| fast.rows() > 0) else { return };
+    let job = Job {
+        weights: matrix.bytes().as_ptr(),
+        blocks: matrix.blocks(),
+        tile_bytes: matrix.tile_bytes(),
+        tiles,
+        rows: 0..fast.rows(),
+        out,
+        stride,
+        next: Upcoming::NONE,
+    };
     #[cfg(target_arch = "x86_64")]
-    if let Some((tiles, fast)) = input.fast.filter(|(_, fast)| fast.rows() > 0) {
-        let rows = exact..input.rows();
-        // SAFETY: the same contract.
-        unsafe { amx_bf16::product(tiles, matrix.format(), &Job { rows, ..job }, fast) }
+    // SAFETY: the same contract.
+    unsafe {
+        amx_bf16::product(proof, matrix.format(), &job, fast);
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (proof, job);
 }
 
 /// Bytes of quantised activations that a pass over the tiles should not exceed.
 const ROWS_BYTES: usize = 192 << 10;
 /// Rows that it should not exceed: each is written to another page of memory, of which a core
 /// remembers about a hundred.
-const ROWS: usize = 128;
+const ROWS: usize = 64;
 
 /// # Safety
 /// The contract of [`product`]; the job's rows start at a group.
