@@ -148,13 +148,13 @@ unsafe fn with_tiles<F: Format>(job: &Job, input: &Activations, scratch: &mut Sc
                     let blocks = blocks.clone();
                     match group.stride {
                         1..=4 => {
-                            one_group::<F, 4>(job, tile, panel, group, row, blocks, kept, ahead)
+                            one_group::<F, 4>(job, tile, panel, group, row, blocks, kept, ahead);
                         }
                         5..=8 => {
-                            one_group::<F, 8>(job, tile, panel, group, row, blocks, kept, ahead)
+                            one_group::<F, 8>(job, tile, panel, group, row, blocks, kept, ahead);
                         }
                         9..=12 => {
-                            one_group::<F, 12>(job, tile, panel, group, row, blocks, kept, ahead)
+                            one_group::<F, 12>(job, tile, panel, group, row, blocks, kept, ahead);
                         }
                         _ => one_group::<F, 16>(job, tile, panel, group, row, blocks, kept, ahead),
                     }

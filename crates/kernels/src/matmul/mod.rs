@@ -327,8 +327,8 @@ pub(crate) unsafe fn fast_product(
 
 /// Bytes of quantised activations that a pass over the tiles should not exceed.
 const ROWS_BYTES: usize = 192 << 10;
-/// Rows that it should not exceed: each is written to another page of memory, of which a core
-/// remembers about a hundred.
+/// Rows that it should not exceed: their integers then stay in the first-level cache, and each is
+/// written to another page of memory, of which a core remembers about a hundred.
 const ROWS: usize = 64;
 
 /// # Safety
