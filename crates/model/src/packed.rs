@@ -9,29 +9,56 @@
 //! per layer would cost a fifth of a small model's token. The logits go where the caller keeps them
 //! ([`Outputs`]), since a tensor would own them; the operation's own result is how many rows there are.
 //!
-//! Cost: the packed weights (as large as the file's), read once per step.
+//! Cost: the packed weights (as large as the file's), read once per step. An embedding that is not
+//! the head's matrix stays in the file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use tinyllm_kernels::{
-    Batch, Bf16Tiles, Cpu, Decoder, DecoderLayer, DecoderShape, KvPool, KvShape, MatrixId,
-    RopePairs, Segment, ThreadPool, WeightPlan, WeightType, Workspace,
+    Batch, Bf16Tiles, Cpu, Decoder, DecoderLayer, DecoderShape, KernelError, KvPool, KvShape,
+    MatrixId, RopePairs, Segment, ThreadPool, WeightPlan, WeightType, Weights, Workspace,
+    dequantize,
 };
 
 use crate::batch::{Feed, Logits};
 use crate::dequantise;
+use crate::gguf::KeptData;
 use crate::outputs::Outputs;
 use crate::rope::Rope;
 use crate::{Gguf, ModelError, ModelSpec, RopeStyle, TensorInfo, TensorType};
+
+/// Where the rows of tokens are looked up.
+#[derive(Debug)]
+enum Embedding {
+    /// In the head, whose matrix it is.
+    Head(MatrixId),
+    /// In the file, which stays mapped: a step reads one row a token, so a packed copy would hold
+    /// memory and gain nothing.
+    File { kind: WeightType, row_bytes: usize, data: KeptData },
+}
+
+impl Embedding {
+    fn row(&self, weights: &Weights, token: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        match self {
+            Embedding::Head(id) => weights.row(*id, token, out),
+            Embedding::File { kind, row_bytes, data } => {
+                // The caller's tokens are below the vocabulary's size, so the row is there; an
+                // empty one is an error.
+                let row = data.bytes().chunks_exact(*row_bytes).nth(token);
+                dequantize(*kind, row.unwrap_or_default(), out)
+            }
+        }
+    }
+}
 
 /// A model with packed weights. Steps may be called from any thread; one runs at a time.
 #[derive(Debug)]
 pub struct PackedModel {
     spec: ModelSpec,
     decoder: Decoder,
-    embedding: MatrixId,
+    embedding: Embedding,
     cpu: Cpu,
     /// There if prompts have fast products.
     fast: Option<Bf16Tiles>,
@@ -73,12 +100,17 @@ impl<'a> Packer<'a> {
         })
     }
 
-    fn matrix(&mut self, name: &str) -> Result<MatrixId, ModelError> {
+    fn typed(&self, name: &str) -> Result<(&'a TensorInfo, WeightType), ModelError> {
         let tensor = self.tensor(name)?;
         let kind = weight_type(tensor.tensor_type()).ok_or_else(|| ModelError::Unsupported {
             file: self.gguf.file().to_owned(),
             reason: format!("no kernel for {} ({name:?})", tensor.tensor_type()),
         })?;
+        Ok((tensor, kind))
+    }
+
+    fn matrix(&mut self, name: &str) -> Result<MatrixId, ModelError> {
+        let (tensor, kind) = self.typed(name)?;
         let columns = tensor.row_elements();
         let id = self.plan.add(kind, tensor.elements() / columns, columns)?;
         self.sources.push(self.gguf.tensor_data(tensor));
@@ -148,8 +180,15 @@ impl PackedModel {
         let layers = (0..spec.n_layers)
             .map(|layer| packer.layer(layer, spec.qkv_bias))
             .collect::<Result<Vec<_>, _>>()?;
-        let embedding = packer.matrix("token_embd.weight")?;
-        let head = if spec.tied_head { embedding } else { packer.matrix("output.weight")? };
+        let embedding = "token_embd.weight";
+        let head = packer.matrix(if spec.tied_head { embedding } else { "output.weight" })?;
+        let embedding = if spec.tied_head {
+            Embedding::Head(head)
+        } else {
+            let (tensor, kind) = packer.typed(embedding)?;
+            let row_bytes = kind.row_bytes(tensor.row_elements())?;
+            Embedding::File { kind, row_bytes, data: gguf.kept_data(tensor) }
+        };
         let final_norm = packer.vector("output_norm.weight")?;
         let factors = match gguf.tensor("rope_freqs.weight") {
             Some(factors) => Some(dequantise::whole(gguf, factors)?),
@@ -333,7 +372,7 @@ impl ForwardStep<'_> {
         for (feed, &first) in self.batch.iter().zip(&first_rows) {
             let rows = x[first * hidden..].chunks_exact_mut(hidden).take(feed.tokens.len());
             for (row, &token) in rows.zip(fed.by_ref()) {
-                decoder.weights().row(self.model.embedding, token as usize, row)?;
+                self.model.embedding.row(decoder.weights(), token as usize, row)?;
             }
         }
         decoder.forward(*cpu, pool, &mut space, &mut access, &batch, &mut x)?;

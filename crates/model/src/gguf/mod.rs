@@ -16,7 +16,9 @@ mod tensor;
 mod value;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use cursor::{Cursor, Fault, text};
 pub(crate) use mapping::Mapping;
@@ -47,12 +49,25 @@ const MIN_ENTRY_BYTES: usize = 8 + 4 + 4 + 8;
 #[derive(Debug)]
 pub struct Gguf {
     file: String,
-    map: Mapping,
+    map: Arc<Mapping>,
     version: u32,
     alignment: usize,
     metadata: BTreeMap<String, Stored>,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+}
+
+/// The raw data of a tensor, with the mapping it lies in.
+#[derive(Debug)]
+pub(crate) struct KeptData {
+    map: Arc<Mapping>,
+    range: Range<usize>,
+}
+
+impl KeptData {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map.bytes()[self.range.clone()]
+    }
 }
 
 impl Gguf {
@@ -79,6 +94,7 @@ impl Gguf {
         match Header::read(map.bytes()) {
             Ok(header) => {
                 let Header { version, alignment, metadata, tensors, by_name } = header;
+                let map = Arc::new(map);
                 Ok(Self { file, map, version, alignment, metadata, tensors, by_name })
             }
             Err(Fault { offset, reason }) => Err(ModelError::Gguf { file, offset, reason }),
@@ -118,6 +134,12 @@ impl Gguf {
     /// The raw data of one of this file's tensors.
     pub fn tensor_data(&self, tensor: &TensorInfo) -> &[u8] {
         &self.map.bytes()[tensor.data_offset..tensor.data_offset + tensor.data_bytes]
+    }
+
+    /// The same for somebody who outlives the file's reader: the file stays mapped.
+    pub(crate) fn kept_data(&self, tensor: &TensorInfo) -> KeptData {
+        let range = tensor.data_offset..tensor.data_offset + tensor.data_bytes;
+        KeptData { map: Arc::clone(&self.map), range }
     }
 
     /// A non-negative integer of any integer type; `None` when the key is absent.
