@@ -209,6 +209,7 @@ impl PackedModel {
             frequencies: rope.frequencies().to_vec(),
         };
         let weights = packer.plan.pack(&pool, &packer.sources)?;
+        gguf.let_go();
         Ok(Self {
             decoder: Decoder::new(shape, weights, layers, final_norm, head)?,
             spec,

@@ -10,7 +10,12 @@ use memmap2::{Mmap, MmapMut};
 /// Read-only bytes at a page-aligned address, so that a tensor at an aligned offset in the file is
 /// aligned in memory as well.
 #[derive(Debug)]
-pub(crate) struct Mapping(Mmap);
+pub(crate) struct Mapping {
+    map: Mmap,
+    /// Whether it is a file's: pages that are let go come back with what they had.
+    #[cfg(unix)]
+    of_file: bool,
+}
 
 impl Mapping {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
@@ -31,7 +36,11 @@ impl Mapping {
         // over it, which leaves the mapped inode whole. Code here does not trust that a value read
         // twice is the same twice: what is not copied out is checked again at each use.
         let map = unsafe { Mmap::map(&file)? };
-        Ok(Self(map))
+        Ok(Self {
+            map,
+            #[cfg(unix)]
+            of_file: true,
+        })
     }
 
     /// An anonymous mapping filled with a copy of `bytes`.
@@ -40,10 +49,25 @@ impl Mapping {
         // no GGUF file either, and is reported the same way: too short for the magic.
         let mut map = MmapMut::map_anon(bytes.len().max(1))?;
         map[..bytes.len()].copy_from_slice(bytes);
-        Ok(Self(map.make_read_only()?))
+        Ok(Self {
+            map: map.make_read_only()?,
+            #[cfg(unix)]
+            of_file: false,
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.map
+    }
+
+    /// Gives back the memory of pages that were read; reading them again gets them from the
+    /// system's cache, or the file.
+    pub(crate) fn let_go(&self) {
+        #[cfg(unix)]
+        if self.of_file {
+            // SAFETY: the mapping is a file's and read-only, so that a page that is dropped and
+            // read again has the file's bytes, as before. Failure of advice is harmless.
+            let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        }
     }
 }

@@ -142,6 +142,11 @@ impl Gguf {
         KeptData { map: Arc::clone(&self.map), range }
     }
 
+    /// Gives back the memory of what was read so far; it can be read again.
+    pub(crate) fn let_go(&self) {
+        self.map.let_go();
+    }
+
     /// A non-negative integer of any integer type; `None` when the key is absent.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, ModelError> {
         self.scalar(key, "a non-negative integer", |value| match value {
