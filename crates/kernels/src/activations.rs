@@ -27,7 +27,7 @@ pub(crate) const GROUP: usize = 16;
 
 /// How far a block's largest magnitude exceeds its root mean square to be an outlier (at most
 /// sqrt(32) = 5.7; about 2.2 where the elements are alike).
-const OUTLIER: f32 = 5.2;
+const OUTLIER: f32 = 4.8;
 
 /// Steps of the fine integers in one of the others.
 const FINE: f32 = 256.0;
