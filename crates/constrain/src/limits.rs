@@ -9,8 +9,8 @@ pub const JSON_DEPTH: usize = 128;
 /// Largest count in a strict regex quantifier.
 pub const REPEAT_MAX: u32 = 256;
 
-/// Limits of one compilation and of what it compiled. All are counts, never times, so the same grammar passes or fails
-/// on every machine. [`Limits::default`] suits schemas that people write.
+/// Limits of one compilation and of what it compiled. All are counts, never times, so the same
+/// grammar passes or fails on every machine. [`Limits::default`] suits schemas that people write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

@@ -2,7 +2,8 @@
 //!
 //! - [`Engine`] holds a model, its tokenizer and its chat template, and starts an [`EngineCore`].
 //! - [`EngineCore`] is token ids in, text out: a thread that owns the forward pass, a scheduler, KV
-//!   pages with a prefix cache, samplers, constraints and stop strings.
+//!   pages with a prefix cache, samplers, constraints and stop strings; beside it one that compiles
+//!   grammars and one that finds masks that take long.
 //! - [`Forward`] is the boundary to whatever computes logits.
 //!
 //! What a generation puts out depends on its request alone, bit for bit: not on what else runs, on

@@ -44,11 +44,11 @@ pub struct Activations {
     columns: usize,
     ints: Vec<Line>,
     /// Laid out like `ints`; of a block without an outlier they are not set. Both are followed by
-    /// a group's worth of a block's integers that mean nothing.
+    /// a group's worth of a block's integers that mean nothing: AMX kernels read whole groups.
     fine: Vec<Line>,
     /// Of each group, by block: which rows have fine integers.
     outliers: Vec<AtomicU16>,
-    /// By block: the scale; followed by as many that mean nothing, like `ints`.
+    /// By block: the scale; followed by a group's worth that mean nothing, like `ints`.
     scales: Vec<f32>,
     /// By block: the sum of the dequantised elements.
     sums: Vec<f32>,

@@ -109,7 +109,8 @@ impl Writer<'_> {
     /// Writes the blocks of a row from block `first` on: `x`, whole blocks.
     ///
     /// # Safety
-    /// Nobody else writes these blocks of this row at the same time.
+    /// Nobody else writes these blocks of this row at the same time, and nobody has written them
+    /// since the operand was resized.
     pub(crate) unsafe fn write(&self, cpu: Cpu, row: usize, first: usize, x: &[f32]) {
         match &self.fast {
             Some((tiles, lines)) if row >= self.rows => {

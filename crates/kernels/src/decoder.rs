@@ -360,7 +360,8 @@ impl<'a> Run<'a> {
             let (first, count) = (tiles.start * TILE_ROWS, tiles.len() * TILE_ROWS);
             let next = cut.ends_share(chunk).map_or(Upcoming::of(&matrix, tiles.end), next);
             // SAFETY: sizes were compared above (`width` is a multiple of 32, so nothing is
-            // padded); chunks have their own columns of both.
+            // padded); chunks have their own columns of both. Fast rows go to the thread's own
+            // buffer, which has room for their elements of these tiles.
             unsafe {
                 let exact = input.exact();
                 product(self.cpu, &matrix, exact, tiles.clone(), product_to.at(0), width, next);
@@ -482,7 +483,8 @@ impl<'a> Run<'a> {
             let next = cut.ends_share(chunk).map_or(next, |thread| down.start(thread, threads));
             let then = Upcoming::of(&up, tiles.start);
             // SAFETY: `Decoder::new` compared the sizes; chunks have their own columns of both
-            // products, and `ffn` is a multiple of 32, so these are whole blocks of a row.
+            // products, and `ffn` is a multiple of 32, so these are whole blocks of a row. Fast rows
+            // go to the thread's own buffers, which have room for their elements of these tiles.
             unsafe {
                 let exact = input.exact();
                 product(self.cpu, &gate, exact, tiles.clone(), gate_to.at(0), ffn, then);

@@ -23,7 +23,8 @@
 //! one for each row. A value is `scale * (integer - offset) + minimum`.
 //!
 //! To add a weight type: decode it in `blocks.rs`, name its tile format in [`TileFormat::of`]; a
-//! new tile format also needs a [`Format`], a `Block` impl per tier (`matmul/`), nothing more.
+//! new tile format also needs a [`Format`] and a place in `with_format!`, over which the kernels are
+//! generic.
 
 use crate::arena::Arena;
 use crate::blocks::{Part, WeightType, part};

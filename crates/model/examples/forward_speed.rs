@@ -1,7 +1,7 @@
 //! How fast the packed forward pass is on this machine, by itself:
 //! `cargo run --release -p tinyllm-model --example forward_speed -- model.gguf [threads] [only]`,
-//! `only` being `prefill`, `fast` (prefill with bf16 products), `decode16`, `decode512`, `decode2048` or `batch8` to `batch32`: that
-//! alone, ten times as often, for a profiler.
+//! `only` being `prefill`, `fast` (prefill with bf16 products), `decode16`, `decode512`,
+//! `decode2048` or `batch8` to `batch32`: that alone, ten times as often, for a profiler.
 //!
 //! `TINYLLM_CPU` chooses the tier. Prints the best and the median of several runs; other load on
 //! the machine makes them worse, never better. With one thread on Linux, time is that which the

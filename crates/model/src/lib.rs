@@ -1,8 +1,9 @@
 //! GGUF files and the forward pass of the Llama family.
 //!
 //! [`Gguf`] reads an untrusted file's header over a memory map, [`ModelSpec`] turns it into a
-//! checked description, [`VocabMetadata`] hands its vocabulary over as plain values, and [`Model`]
-//! computes logits. Nothing here samples or schedules.
+//! checked description, [`VocabMetadata`] hands its vocabulary over as plain values, and
+//! [`PackedModel`] computes logits on kernels, [`Model`] as the reference. Nothing here samples or
+//! schedules.
 
 #![warn(missing_docs)]
 // A function is compiled for the CPU's instruction set only where it is inlined into the function

@@ -122,8 +122,8 @@ impl Outputs {
 
     /// Gives the next feed the next of [`Self::rows`], as it asked ([`Logits::Last`], or
     /// [`Logits::Best`], for which a row without a likeliest token is given as it is); rows are
-    /// `width` long. What is known of the row's logits as they are there
-    /// may be told: the likeliest token, and the logarithm of the sum of exponentials.
+    /// `width` long. What is known of the row's logits as they are there may be told: the likeliest
+    /// token, and the logarithm of the sum of exponentials.
     pub fn give_row(
         &mut self,
         wanted: Logits<'_>,

@@ -3,14 +3,15 @@
 //! Weights stay quantised and are repacked at load; activations are quantised to int8 as they are
 //! used, keys and values are halves. Logits therefore differ from the reference's by a mean square
 //! error below a thousandth of their mean square; what does not differ is the promise: a position's
-//! logits depend on the tokens up to it and on nothing else, bit for bit, and not on the CPU either.
+//! logits depend on the tokens up to it and on nothing else, bit for bit, and not on the CPU either
+//! (but see [`PackedModel::with_fast_prefill`]).
 //!
 //! To candle a step is one operation, [`ForwardStep`]: token ids in, logits out. A tensor operation
 //! per layer would cost a fifth of a small model's token. The logits go where the caller keeps them
 //! ([`Outputs`]), since a tensor would own them; the operation's own result is how many rows there are.
 //!
 //! Cost: the packed weights (as large as the file's), read once per step. An embedding that is not
-//! the head's matrix stays in the file.
+//! the head's matrix stays in the file, which is read as long as the model lives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

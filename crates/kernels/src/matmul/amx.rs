@@ -1,4 +1,4 @@
-//! Integer products with AMX tiles, for some input rows or more; fewer take the AVX-512 kernels,
+//! Integer products with AMX tiles, for nine input rows or more; fewer take the AVX-512 kernels,
 //! whose bits are the same.
 //!
 //! One `tdpbssd` multiplies up to 16 input rows with a block of 16 matrix rows; applying a scale to
@@ -200,8 +200,10 @@ unsafe fn one_group<F: Format, const M: usize>(
     let halves = if F::HALVES { 2 } else { 1 };
     let steps = blocks.start * halves..blocks.end * halves;
     debug_assert!(steps.len() <= KEPT, "{} steps", steps.len());
-    // SAFETY: blocks of the group (or, beyond its rows, of what is kept behind them) and of the
-    // tile; outputs by the contract.
+    // SAFETY: blocks of the tile and of the group. A last group may have fewer rows than registers
+    // are configured for, or than `M`: what is read beyond its rows is a next block's, or of the 16
+    // rows of a block that `Activations` keeps behind the last one (initialised, and not used).
+    // Outputs by the contract, for the group's rows alone.
     unsafe {
         let mut fine_steps = fine.iter_mut();
         for (step, sums) in steps.clone().zip(sums.iter_mut()) {

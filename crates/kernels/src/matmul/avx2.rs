@@ -243,7 +243,8 @@ unsafe fn half_dot<F: Format>(w: &[__m256i], a: *const i32) -> __m256i {
 }
 
 /// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
-/// on. With `PANEL` the one tile's integers come from `panel`, and what its minima give is left out. Returns `M`.
+/// on. With `PANEL` the one tile's integers come from `panel`, and what its minima give is left out.
+/// Returns `M`.
 ///
 /// # Safety
 /// The tiles are the job's, the rows the input's; `panel` is the unpacked tile if `PANEL`.

@@ -13,11 +13,14 @@
 //! M decides which loop runs, never the numbers: a token's result depends neither on its batch
 //! mates, nor on whether it is prefilled or decoded, nor on threads or CPU.
 //!
-//! Loops: up to four input rows take several tiles in step (that many sequential streams through
+//! Loops: one or two input rows take several tiles in step (that many sequential streams through
 //! the weights: decoding is bound by memory, and one stream does not fill the bus); more rows take a
-//! tile at a time, unpacked once for all of them. The streams are prefetched across the ends of
+//! tile at a time, unpacked once for many of them. The streams are prefetched across the ends of
 //! jobs, because a step's order is known ([`Upcoming`]): what a thread waits for at the start of
-//! each of the hundred and twenty regions of a step is a fifth of it otherwise.
+//! each of a step's regions, of which every layer has several, is a fifth of it otherwise.
+//!
+//! The rows of prompts under `prefill: 'fast'` are the exception to all of this: their products are
+//! those of `amx_bf16.rs`.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -32,9 +32,10 @@ impl Mapping {
         // What no program can rule out is another process changing the file meanwhile: writing
         // into it would change bytes behind a shared reference, and truncating it makes an access
         // past the new end raise SIGBUS. It is assumed that nobody edits a model file in place
-        // while it is open. Our own downloads keep to it: they write beside the file and rename
-        // over it, which leaves the mapped inode whole. Code here does not trust that a value read
-        // twice is the same twice: what is not copied out is checked again at each use.
+        // while it is open, or while a model runs that looks embeddings up in it. Our own downloads
+        // keep to it: they write beside the file and rename over it, which leaves the mapped inode
+        // whole. Code here does not trust that a value read twice is the same twice: what is not
+        // copied out is checked again at each use.
         let map = unsafe { Mmap::map(&file)? };
         Ok(Self {
             map,
