@@ -250,7 +250,8 @@ export interface Engine extends AsyncDisposable {
   stream<T = unknown>(request: GenerateRequest<T>): Generation<T>
   /**
    * Several answers to one request at the same time (1 to 128); its prompt is computed once. Answer `i` is the one that
-   * the request alone gets with its seed plus `i`; without a seed each draws its own.
+   * the request alone gets with its seed plus `i` (modulo 2^63 from the second on); without a seed each draws its own.
+   * All are accepted or none, and each takes one of the engine's places, of which there are `parallel` plus `maxQueue`.
    */
   streamChoices<T = unknown>(request: GenerateRequest<T>, count: number): Generation<T>[]
   /** `special`: whether control strings become control tokens. Default: false. */

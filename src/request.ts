@@ -43,7 +43,7 @@ const stop: Check = (value, param) => {
   return refuse(param, 'a string or an array of at most 16 strings, none of them empty')
 }
 
-/** The seed of one of several answers to a request: the first has the request's, the next ones the numbers after it. */
+/** The seed of one of several answers to a request: the first has the request's, the next ones the numbers after it (63 bits). */
 export function choiceSeed(seed: number | bigint, choice: number): bigint {
   return choice === 0 ? BigInt(seed) : BigInt.asUintN(63, BigInt(seed) + BigInt(choice))
 }

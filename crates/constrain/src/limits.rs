@@ -10,7 +10,9 @@ pub const JSON_DEPTH: usize = 128;
 pub const REPEAT_MAX: u32 = 256;
 
 /// Limits of one compilation and of what it compiled. All are counts, never times, so the same
-/// grammar passes or fails on every machine. [`Limits::default`] suits schemas that people write.
+/// grammar passes or fails on every machine. (At run time, by [`Limits::mask_work`] and
+/// [`Limits::cache_bytes`], what counts is what has to be made: after outputs that made some of it
+/// a token may pass that failed before.) [`Limits::default`] suits schemas that people write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
