@@ -165,7 +165,15 @@ impl Cache {
         grammar: &CompiledGrammar,
         state: State,
     ) -> Result<Option<Mask>, ConstrainError> {
+        /// A walk that panics must not leave the next one in a hurry.
+        struct Hurry<'a>(&'a AtomicBool);
+        impl Drop for Hurry<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Relaxed);
+            }
+        }
         grammar.hurried.store(true, Ordering::Relaxed);
+        let _hurry = Hurry(&grammar.hurried);
         let made = self.mask(grammar, state);
         let finished = grammar.hurried.swap(false, Ordering::Relaxed);
         if finished { made.map(Some) } else { Ok(None) }

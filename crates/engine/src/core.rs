@@ -241,6 +241,12 @@ impl EngineCore {
         if self.is_closed() {
             return Err(EngineError::Closed);
         }
+        // Not overloaded: it would be too many at any time.
+        if seeds.len() > self.places_max {
+            let most = self.places_max;
+            let message = format!("must be at most {most}, the answers this engine takes at once");
+            return Err(EngineError::invalid("choices", message));
+        }
         let limit = request.check(self.vocab_size, self.context)?;
         let grammar = request.grammar.as_deref().map(Grammar::from_json).transpose()?;
         let mut generations = Vec::with_capacity(seeds.len());

@@ -322,11 +322,16 @@ fn a_family_is_accepted_or_refused_as_one() {
     let (core, _, permits) = gated(hashed, &options);
     let mut short = Request::new(prompt("p"));
     short.max_tokens = Some(2);
-    let refused = core.submit_choices(short.clone(), &[None; 4]).map(|_| ());
-    assert!(matches!(refused, Err(EngineError::Overloaded { limit: 3 })));
+    let never = core.submit_choices(short.clone(), &[None; 4]).map(|_| ());
+    assert!(
+        matches!(never, Err(EngineError::InvalidRequest { param: "choices", .. })),
+        "{never:?}"
+    );
     assert!(core.submit_choices(short.clone(), &[]).is_err());
     let three = core.submit_choices(short.clone(), &[None; 3]).expect("room");
     assert_eq!(core.stats().requests, 3);
+    let refused = core.submit_choices(short.clone(), &[None; 2]).map(|_| ());
+    assert!(matches!(refused, Err(EngineError::Overloaded { limit: 3 })));
     drop(permits);
     for generation in &three {
         collect(generation).expect("it generates");

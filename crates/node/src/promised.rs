@@ -5,7 +5,9 @@
 //! runtime's threads would be one more hop for every batch, at tens of microseconds each.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -21,8 +23,14 @@ struct Pending<F, C, T: ToNapiValue> {
     deferred: JsDeferred<T, Value<T>>,
 }
 
-/// What is polled by those who wake it; empty when it is done.
-struct Promised<F, C, T: ToNapiValue>(Mutex<Option<Pending<F, C, T>>>);
+/// What is polled by those who wake it.
+struct Promised<F, C, T: ToNapiValue> {
+    /// Empty when it is done, or being polled.
+    place: Mutex<Option<Pending<F, C, T>>>,
+    /// Wake-ups that were not answered yet. Who makes it one polls; the others (among them the
+    /// future itself, while it is polled) only count, and are answered by another poll.
+    wakes: AtomicUsize,
+}
 
 impl<F, C, T> Wake for Promised<F, C, T>
 where
@@ -32,16 +40,35 @@ where
     T: ToNapiValue + 'static,
 {
     fn wake(self: Arc<Self>) {
+        if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
         let waker = Waker::from(Arc::clone(&self));
-        // Held while polling: who wakes meanwhile waits, and polls again.
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut pending) = place.take() else { return };
-        match pending.future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => *place = Some(pending),
-            Poll::Ready(output) => {
-                let Pending { convert, deferred, .. } = pending;
-                deferred.resolve(Box::new(move |_| Ok(convert(output))));
+        let mut answered = 1;
+        let place = || self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Unlocked before it is polled.
+            let taken = place().take();
+            let Some(mut pending) = taken else { return };
+            let mut context = Context::from_waker(&waker);
+            let poll = AssertUnwindSafe(|| pending.future.as_mut().poll(&mut context));
+            match catch_unwind(poll) {
+                Ok(Poll::Pending) => *place() = Some(pending),
+                Ok(Poll::Ready(output)) => {
+                    let Pending { convert, deferred, .. } = pending;
+                    return deferred.resolve(Box::new(move |_| Ok(convert(output))));
+                }
+                // A promise settles, whatever happens.
+                Err(_) => {
+                    let reason = "an internal error while waiting for the engine";
+                    return pending.deferred.reject(napi::Error::from_reason(reason));
+                }
             }
+            let wakes = self.wakes.fetch_sub(answered, Ordering::AcqRel);
+            if wakes == answered {
+                return;
+            }
+            answered = wakes - answered;
         }
     }
 }
@@ -56,6 +83,7 @@ where
 {
     let (deferred, promise) = env.create_deferred()?;
     let pending = Pending { future: Box::pin(future), convert, deferred };
-    Arc::new(Promised(Mutex::new(Some(pending)))).wake();
+    let place = Mutex::new(Some(pending));
+    Arc::new(Promised { place, wakes: AtomicUsize::new(0) }).wake();
     Ok(promise)
 }

@@ -284,7 +284,7 @@ pub(crate) unsafe fn product(
         next,
     };
     // As many rows at a time as stay in the second-level cache beside the tiles.
-    let block = (ROWS_BYTES / input.columns()).next_multiple_of(GROUP).min(ROWS);
+    let block = (ROWS_BYTES / input.columns()).next_multiple_of(GROUP).clamp(GROUP, ROWS);
     let exact = input.quantized.rows();
     for first in (0..exact).step_by(block) {
         let rows = first..exact.min(first + block);
