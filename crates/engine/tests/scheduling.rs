@@ -267,10 +267,13 @@ fn one_request_too_many_is_refused() {
 #[test]
 fn cancelling_never_takes_a_requests_place_in_the_channel() {
     let options = EngineOptions { parallel: 1, max_queue: 1, ..EngineOptions::default() };
-    let (core, _, permits) = gated(hashed, &options);
+    let (core, log, permits) = gated(hashed, &options);
     let mut short = Request::new(prompt("p"));
     short.max_tokens = Some(1);
     let held = core.submit(short.clone()).expect("room");
+    while log.lock().expect("free").is_empty() {
+        std::thread::yield_now();
+    }
     // The engine is in a step, so that nothing is taken from its channel meanwhile.
     for _ in 0..1_000 {
         held.cancel();
