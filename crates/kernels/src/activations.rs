@@ -133,7 +133,7 @@ impl Activations {
         let masks = rows.div_ceil(GROUP) * (columns / BLOCK_COLUMNS);
         self.outliers.resize_with(masks, AtomicU16::default);
         self.scales.resize(blocks + GROUP, 0.0);
-        self.sums.resize(blocks + GROUP, 0.0);
+        self.sums.resize(blocks, 0.0);
         self.totals.resize(blocks, 0);
         self.lows.resize(blocks, 0);
         Ok(())
