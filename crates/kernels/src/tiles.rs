@@ -333,6 +333,11 @@ impl<'a> Matrix<'a> {
         self.format
     }
 
+    /// Whether products read an input's floats rather than its integers.
+    pub(crate) fn is_float(&self) -> bool {
+        with_format!(self.format, _F => false, _ => true)
+    }
+
     pub(crate) fn tiles(&self) -> usize {
         self.rows.div_ceil(TILE_ROWS)
     }

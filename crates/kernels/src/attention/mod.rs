@@ -14,11 +14,13 @@ mod chunks;
 mod kernel;
 mod plan;
 
+use std::ops::Range;
+
 use crate::bf16::Bf16Tiles;
 use crate::dispatch::Cpu;
 use crate::elementwise;
 use crate::error::{KernelError, expect_size};
-use crate::pages::{KvAccess, KvElement, KvPool, KvShape, PAGE_POSITIONS, PageId};
+use crate::pages::{KvAccess, KvElement, KvPool, KvShape, PAGE_POSITIONS, PageId, Pages};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
 use crate::simd::LANES;
@@ -135,7 +137,11 @@ impl<'a> Batch<'a> {
     }
 
     /// The checks that every kernel on pages makes.
-    fn check(&self, access: &KvAccess<'_>, layer: usize) -> Result<KvShape, KernelError> {
+    pub(crate) fn check(
+        &self,
+        access: &KvAccess<'_>,
+        layer: usize,
+    ) -> Result<KvShape, KernelError> {
         let shape = self.pool.shape();
         if !std::ptr::eq(self.pool, access.pool()) {
             let (expected, found) = (self.pool.capacity(), access.pool().capacity());
@@ -175,30 +181,10 @@ pub(crate) fn append(
     let rows = batch.rows();
     let run = rows.div_ceil(pool.threads()).clamp(APPEND_ROWS, PAGE_POSITIONS);
     let job = |chunk: usize| {
-        let end = rows.min((chunk + 1) * run);
-        let mut row = chunk * run;
-        while row < end {
-            let (position, segment) = batch.rows[row];
-            let (number, slot) = (position / PAGE_POSITIONS, position % PAGE_POSITIONS);
-            let page = batch.segments[segment].table[number];
-            let left = batch.first_rows[segment] + batch.segments[segment].rows - row;
-            let count = (PAGE_POSITIONS - slot).min(left).min(end - row);
-            for head in 0..shape.kv_heads {
-                let at = row * stride + head * shape.head_dim;
-                let (keys, values) = (keys[at..].as_ptr(), values[at..].as_ptr());
-                // SAFETY: `count` rows lie in the inputs, whose sizes were compared, and in the
-                // page. Layer and head exist, and the page is the pool's (`Batch`). Each slot is
-                // written by one row: a segment's positions differ, and segments write different
-                // pages. `access` keeps everybody else out.
-                unsafe {
-                    let to = pages.head(page, layer, head).cast::<u16>();
-                    let to_values = to.add((PAGE_POSITIONS + slot) * shape.head_dim);
-                    let (dim, to_keys) = (shape.head_dim, to.add(slot));
-                    elementwise::append(cpu, keys, values, stride, count, dim, to_keys, to_values);
-                }
-            }
-            row += count;
-        }
+        let some = chunk * run..rows.min((chunk + 1) * run);
+        let (keys, values) = (&keys[some.start * stride..], &values[some.start * stride..]);
+        // SAFETY: the pool and the layer were checked; runs have their own rows.
+        unsafe { append_rows(cpu, &pages, batch, layer, some, (keys, values), stride) }
     };
     let runs = rows.div_ceil(run);
     if runs < 2 {
@@ -206,6 +192,47 @@ pub(crate) fn append(
         return Ok(());
     }
     pool.run(runs, &job)
+}
+
+/// Stores some rows' keys and values, `[rows][stride]` from the first of them on.
+///
+/// # Safety
+/// [`Batch::check`] has passed for these pages and this layer; nobody else stores these rows, or
+/// reads their slots, meanwhile.
+pub(crate) unsafe fn append_rows(
+    cpu: Cpu,
+    pages: &Pages<'_>,
+    batch: &Batch<'_>,
+    layer: usize,
+    rows: Range<usize>,
+    (keys, values): (&[f32], &[f32]),
+    stride: usize,
+) {
+    let shape = batch.pool.shape();
+    let size = rows.len() * stride;
+    assert!(shape.row() <= stride && size <= keys.len().min(values.len()), "keys of other sizes");
+    let mut row = rows.start;
+    while row < rows.end {
+        let (position, segment) = batch.rows[row];
+        let (number, slot) = (position / PAGE_POSITIONS, position % PAGE_POSITIONS);
+        let page = batch.segments[segment].table[number];
+        let left = batch.first_rows[segment] + batch.segments[segment].rows - row;
+        let count = (PAGE_POSITIONS - slot).min(left).min(rows.end - row);
+        for head in 0..shape.kv_heads {
+            let at = (row - rows.start) * stride + head * shape.head_dim;
+            let (keys, values) = (keys[at..].as_ptr(), values[at..].as_ptr());
+            // SAFETY: `count` rows lie in the inputs, as asserted, and in the page. Layer and head exist, and the page is the pool's (`Batch`). Each slot is
+            // written by one row: a segment's positions differ, and segments write different
+            // pages. `access` keeps everybody else out.
+            unsafe {
+                let to = pages.head(page, layer, head).cast::<u16>();
+                let to_values = to.add((PAGE_POSITIONS + slot) * shape.head_dim);
+                let (dim, to_keys) = (shape.head_dim, to.add(slot));
+                elementwise::append(cpu, keys, values, stride, count, dim, to_keys, to_values);
+            }
+        }
+        row += count;
+    }
 }
 
 /// Scratch of [`attend`], kept between calls.

@@ -60,6 +60,11 @@ impl<'a> Input<'a> {
         Ok(Input { floats, quantized, fast: None })
     }
 
+    /// For matrices of integers alone.
+    pub(crate) fn of_integers(quantized: &'a Activations) -> Input<'a> {
+        Input { floats: &[], quantized, fast: None }
+    }
+
     /// `floats` is `[rows][columns]`, of the shape of `operand`, whose fast rows are multiplied if
     /// `tiles` is there.
     pub(crate) fn of(
@@ -349,7 +354,9 @@ unsafe fn product_of_rows(cpu: Cpu, format: TileFormat, job: &Job, input: Input<
             _ => portable::product::<F>(job, input.quantized),
         }
     }, _ => {
-        // SAFETY: the same contract; `Input` holds `[rows][columns]` floats.
+        let size = input.rows() * input.columns();
+        assert!(input.floats.len() >= size, "a matrix of floats needs an input of floats");
+        // SAFETY: the same contract; `[rows][columns]` floats, as asserted.
         unsafe { float::product(cpu, format, job, input.floats.as_ptr()) }
     });
 }
