@@ -4,20 +4,18 @@
 //! (30,480), of 5-bit integers four (31,496), of 6-bit ones two (32,004); then `vpmaddwd` widens.
 //! Signed bytes use the sign trick, |a| times w with a's sign, and are widened at once.
 
+mod panel;
+
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::Ordering;
 
-use super::minima::add_minima;
-use super::{Job, Lookahead, groups};
+use super::{Job, groups};
 use crate::activations::{Activations, Group};
-use crate::simd::avx2::Avx2;
 use crate::tiles::{BLOCK_COLUMNS, Format};
 
 /// Rows from which on a tile is unpacked once for all of them.
-const PANEL: usize = 16;
-/// Bytes of an unpacked block's integers.
-const UNPACKED: usize = 512;
+const PANEL: usize = 6;
 /// How far ahead of the multiplications weights are asked for, over all streams: enough to keep two
 /// cores' bus busy, little enough to stay in the first-level cache.
 const LEAD: usize = 8 << 10;
@@ -31,7 +29,7 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
         match job.rows.len() {
             1 => in_step::<F, 4, 1>(job, input),
             2 => in_step::<F, 2, 2>(job, input),
-            rows if rows >= PANEL && !F::BYTES => panels::<F>(job, input),
+            rows if rows >= PANEL && !F::BYTES => panel::product::<F>(job, input),
             _ => one_by_one::<F>(job, input),
         }
     }
@@ -44,19 +42,19 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &Activations) {
     let group = input.group(job.rows.start);
-    let (row, none) = (job.rows.start, std::ptr::null());
+    let row = job.rows.start;
     let mut tile = job.tiles.start;
     while tile < job.tiles.end {
         // SAFETY: as many tiles as are left, or fewer.
         unsafe {
             if tile + S <= job.tiles.end {
-                kernel::<F, false, S, M>(job, tile, none, group, row);
+                kernel::<F, S, M>(job, tile, group, row);
                 tile += S;
             } else if S > 2 && tile + 2 <= job.tiles.end {
-                kernel::<F, false, 2, M>(job, tile, none, group, row);
+                kernel::<F, 2, M>(job, tile, group, row);
                 tile += 2;
             } else {
-                kernel::<F, false, 1, M>(job, tile, none, group, row);
+                kernel::<F, 1, M>(job, tile, group, row);
                 tile += 1;
             }
         }
@@ -73,66 +71,17 @@ unsafe fn one_by_one<F: Format>(job: &Job, input: &Activations) {
         for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
-                let none = std::ptr::null();
                 // SAFETY: rows `done` to `done + M` are the group's.
                 unsafe {
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
-                        1 => kernel::<F, false, 1, 1>(job, tile, none, rest, row),
-                        2 => kernel::<F, false, 1, 2>(job, tile, none, rest, row),
-                        3 => kernel::<F, false, 1, 3>(job, tile, none, rest, row),
-                        _ => kernel::<F, false, 1, 4>(job, tile, none, rest, row),
+                        1 => kernel::<F, 1, 1>(job, tile, rest, row),
+                        2 => kernel::<F, 1, 2>(job, tile, rest, row),
+                        3 => kernel::<F, 1, 3>(job, tile, rest, row),
+                        _ => kernel::<F, 1, 4>(job, tile, rest, row),
                     };
                 }
-            }
-        }
-    }
-}
-
-/// One tile at a time, unpacked to bytes first, times all rows, three at a time (which fills the
-/// sixteen registers).
-///
-/// # Safety
-/// The contract of [`super::product`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
-    let mut panel = vec![_mm256_setzero_si256(); job.blocks * UNPACKED / 32];
-    for tile in job.tiles.clone() {
-        let to = panel.as_mut_ptr();
-        for b in 0..job.blocks {
-            for half in 0..2 {
-                for g in 0..4 {
-                    // SAFETY: block b of the tile, and of the panel.
-                    unsafe {
-                        let p = job.tile(tile).add(b * F::BLOCK);
-                        let to = to.add((b * 8 + half * 4 + g) * 2);
-                        *to = unpack::<F>(p, half, g, 0);
-                        *to.add(1) = unpack::<F>(p, half, g, 1);
-                    }
-                }
-            }
-        }
-        let panel = panel.as_ptr().cast::<u8>();
-        let mut ahead = Lookahead::new(job, tile, job.rows.len().div_ceil(3));
-        for (row, group) in groups(job, input) {
-            let mut done = 0;
-            while done < group.stride {
-                // SAFETY: rows `done` to `done + M` are the group's; the panel is the tile's.
-                unsafe {
-                    ahead.step();
-                    let rest = group.starting_at(done);
-                    let row = row + done;
-                    done += match group.stride - done {
-                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row),
-                        2 | 4 => kernel::<F, true, 1, 2>(job, tile, panel, rest, row),
-                        _ => kernel::<F, true, 1, 3>(job, tile, panel, rest, row),
-                    };
-                }
-            }
-            if F::MIN {
-                // SAFETY: the contract; the group's products are stored.
-                unsafe { add_minima::<Avx2, F>(job, tile, group, row) }
             }
         }
     }
@@ -187,24 +136,17 @@ fn fence(x: &mut __m256i) {
 /// share a scale. Out of the way of [`kernel`]'s loop: few blocks have any.
 ///
 /// # Safety
-/// `p` is a block of the format, `panel` null or its integers, `a` valid for 32 bytes.
+/// `p` is a block of the format, `a` valid for 32 bytes.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn fine_sums<F: Format>(p: *const u8, panel: *const u8, a: *const i8) -> [[__m256i; 2]; 2] {
+unsafe fn fine_sums<F: Format>(p: *const u8, a: *const i8) -> [[__m256i; 2]; 2] {
     let mut sums = [[_mm256_setzero_si256(); 2]; 2];
     for half in 0..2 {
         for upper in 0..2 {
             let mut w = [_mm256_setzero_si256(); 4];
             for (g, w) in w.iter_mut().enumerate() {
-                // SAFETY: inside of the block or panel.
-                *w = unsafe {
-                    if panel.is_null() {
-                        unpack::<F>(p, half, g, upper)
-                    } else {
-                        let at = ((half * 4 + g) * 2 + upper) * 32;
-                        _mm256_load_si256(panel.add(at).cast())
-                    }
-                };
+                // SAFETY: inside of the block.
+                *w = unsafe { unpack::<F>(p, half, g, upper) };
             }
             // SAFETY: half of the 32 bytes.
             let sum = unsafe { half_dot::<F>(&w, a.add(half * 16).cast()) };
@@ -243,17 +185,15 @@ unsafe fn half_dot<F: Format>(w: &[__m256i], a: *const i32) -> __m256i {
 }
 
 /// `S` tiles from `tile` on times the first `M` rows of `acts`, which are the input's from `row`
-/// on. With `PANEL` the one tile's integers come from `panel`, and what its minima give is left out.
-/// Returns `M`.
+/// on. Returns `M`.
 ///
 /// # Safety
-/// The tiles are the job's, the rows the input's; `panel` is the unpacked tile if `PANEL`.
+/// The tiles are the job's, the rows the input's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
+unsafe fn kernel<F: Format, const S: usize, const M: usize>(
     job: &Job,
     tile: usize,
-    panel: *const u8,
     acts: Group,
     row: usize,
 ) -> usize {
@@ -261,7 +201,7 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
     let zero = _mm256_setzero_si256();
     let mut acc = [[[_mm256_setzero_ps(); M]; 2]; S];
     let mut low = [[[_mm256_setzero_ps(); M]; 2]; S];
-    // SAFETY: every address is inside of tile, panel, activations or output by the contract;
+    // SAFETY: every address is inside of tile, activations or output by the contract;
     // prefetching may name any address.
     unsafe {
         let first = job.tile(tile);
@@ -276,11 +216,9 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
             let outliers = (*acts.outliers.add(b)).load(Ordering::Relaxed) >> acts.first;
             for s in 0..S {
                 let p = first.add(s * job.tile_bytes + b * F::BLOCK);
-                if !PANEL {
-                    for line in 0..F::BLOCK.div_ceil(64) {
-                        let at = ahead.wrapping_add(s * far + line * 64);
-                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                    }
+                for line in 0..F::BLOCK.div_ceil(64) {
+                    let at = ahead.wrapping_add(s * far + line * 64);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
                 }
                 let a = acts.ints.add(b * acts.stride * BLOCK_COLUMNS).cast::<i32>();
                 // Sums in 16 bits, and in 32 bits for each half of the block.
@@ -290,12 +228,7 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
                     for g in 0..4 {
                         let mut w = [zero; 2];
                         for (upper, w) in w.iter_mut().enumerate() {
-                            *w = if PANEL {
-                                let at = ((b * 8 + half * 4 + g) * 2 + upper) * 32;
-                                _mm256_load_si256(panel.add(at).cast())
-                            } else {
-                                unpack::<F>(p, half, g, upper)
-                            };
+                            *w = unpack::<F>(p, half, g, upper);
                         }
                         for m in 0..M {
                             let x = _mm256_set1_epi32(a.add(m * 8 + half * 4 + g).read());
@@ -340,8 +273,7 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
                 for m in 0..M {
                     if outliers >> m & 1 != 0 {
                         let a = acts.fine.add((b * acts.stride + m) * BLOCK_COLUMNS);
-                        let panel = if PANEL { panel.add(b * UNPACKED) } else { std::ptr::null() };
-                        let fine = fine_sums::<F>(p, panel, a);
+                        let fine = fine_sums::<F>(p, a);
                         for (wide, fine) in wide.iter_mut().zip(fine) {
                             for (wide, fine) in wide.iter_mut().zip(fine) {
                                 let high = _mm256_slli_epi32::<8>(wide[m]);
@@ -377,7 +309,7 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
                             let x = _mm256_cvtepi32_ps(sum);
                             *to = _mm256_fmadd_ps(x, _mm256_mul_ps(second, by), *to);
                         }
-                        if F::MIN && !PANEL {
+                        if F::MIN {
                             let sums = _mm256_set1_ps(*acts.sums.add(at));
                             let low = &mut low[s][upper][m];
                             *low = _mm256_fmadd_ps(second, sums, *low);
@@ -390,7 +322,7 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
             for upper in 0..2 {
                 for m in 0..M {
                     let mut sum = acc[s][upper][m];
-                    if F::MIN && !PANEL {
+                    if F::MIN {
                         sum = _mm256_add_ps(sum, low[s][upper][m]);
                     }
                     _mm256_storeu_ps(job.to(tile + s, row + m).add(upper * 8), sum);
