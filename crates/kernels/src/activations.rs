@@ -406,7 +406,7 @@ mod tests {
                         let x = &x[(rows.start * columns + block * 32).min(x.len())..];
                         // SAFETY: one thread; each block once, and `x` has them.
                         unsafe {
-                            to.write_rows(cpu, rows.clone(), block, count, x.as_ptr(), columns)
+                            to.write_rows(cpu, rows.clone(), block, count, x.as_ptr(), columns);
                         };
                     }
                 }
