@@ -13,13 +13,19 @@
 //! row, so that a kernel that multiplies a tile with up to 16 rows reads everything front to back.
 //! A row's numbers do not depend on its place or on its neighbours.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+mod quantize;
+
+use std::ops::Range;
+use std::sync::atomic::AtomicU16;
+#[cfg(test)]
+use std::sync::atomic::Ordering;
+
+use quantize::Part;
 
 use crate::dispatch::Cpu;
 use crate::error::{KernelError, expect_size};
 use crate::pool::ThreadPool;
 use crate::shared::Shared;
-use crate::simd::{LANES, Simd, tiered};
 use crate::tiles::BLOCK_COLUMNS;
 
 /// Rows of a group.
@@ -152,10 +158,11 @@ impl Activations {
         self.resize(rows, columns)?;
         let to = self.writer();
         pool.run(rows.div_ceil(GROUP), &|group| {
-            for row in group * GROUP..rows.min((group + 1) * GROUP) {
-                // SAFETY: each row is written by one chunk.
-                unsafe { to.write(cpu, row, 0, &x[row * columns..][..columns]) };
-            }
+            let first = group * GROUP;
+            let rows = first..rows.min(first + GROUP);
+            let x = &x[first * columns..];
+            // SAFETY: each row is written by one chunk, and `x` has all of them.
+            unsafe { to.write_rows(cpu, rows, 0, columns / BLOCK_COLUMNS, x.as_ptr(), columns) };
         })
     }
 
@@ -220,104 +227,52 @@ impl Writer<'_> {
     /// since the activations were resized.
     pub(crate) unsafe fn write(&self, cpu: Cpu, row: usize, first: usize, x: &[f32]) {
         let count = x.len() / BLOCK_COLUMNS;
-        assert!(row < self.rows && first + count <= self.blocks, "a block beyond the activations");
-        let group = row / GROUP * GROUP;
-        let stride = GROUP.min(self.rows - group);
-        let at = group * self.blocks + first * stride + row - group;
-        let to = Blocks {
-            stride,
-            ints: self.ints.at(at * BLOCK_COLUMNS),
-            fine: self.fine.at(at * BLOCK_COLUMNS),
-            outliers: &self.outliers[row / GROUP * self.blocks + first..][..count],
-            bit: 1 << (row - group),
-            scales: self.scales.at(at),
-            sums: self.sums.at(at),
-            totals: self.totals.at(at),
-            lows: self.lows.at(at),
-        };
-        // SAFETY: the asserted bounds put every block, `stride` apart from the next, inside the
-        // buffers; exclusive by the caller's promise; the tier is there by `cpu`.
-        unsafe { quantize_on(cpu, x.as_ptr(), &to) }
+        // SAFETY: one row's blocks are all of `x`; the rest is the caller's promise.
+        unsafe { self.write_rows(cpu, row..row + 1, first, count, x.as_ptr(), x.len()) }
     }
-}
 
-/// Where the blocks of a row go: block b is `b * stride` on.
-struct Blocks<'a> {
-    stride: usize,
-    ints: *mut i8,
-    fine: *mut i8,
-    /// One mask for each block.
-    outliers: &'a [AtomicU16],
-    /// The row's in the masks.
-    bit: u16,
-    scales: *mut f32,
-    sums: *mut f32,
-    totals: *mut i32,
-    lows: *mut i32,
-}
-
-tiered! { fn quantize_on(x: *const f32, to: &Blocks<'_>) = quantize_blocks; }
-
-/// # Safety
-/// `x` has as many blocks as `to` has masks; the rest of `to` has room for as many.
-#[inline(always)]
-unsafe fn quantize_blocks<S: Simd>(x: *const f32, to: &Blocks<'_>) {
-    for (b, mask) in to.outliers.iter().enumerate() {
-        // SAFETY: the contract above.
-        unsafe {
-            let low = S::load(x.add(b * BLOCK_COLUMNS));
-            let high = S::load(x.add(b * BLOCK_COLUMNS + LANES));
-            let largest = S::max_lane(S::max(S::abs(low), S::abs(high)));
-            let squares = S::sum(S::fma(low, low, S::mul(high, high)));
-            // A block whose scale would be too small to invert (or that is not finite) is zero.
-            let usable = largest > 1e-30 && largest < f32::MAX;
-            let scale = if usable { largest / 127.0 } else { 0.0 };
-            let inverse = S::splat(if usable { 127.0 / largest } else { 0.0 });
-            let at = b * to.stride;
-            let ints = to.ints.add(at * BLOCK_COLUMNS);
-            if !usable {
-                ints.write_bytes(0, BLOCK_COLUMNS);
-                *to.scales.add(at) = 0.0;
-                *to.sums.add(at) = 0.0;
-                *to.totals.add(at) = 0;
-                *to.lows.add(at) = 0;
-                continue;
-            }
-            let rounded = [bounded::<S>(S::mul(low, inverse)), bounded::<S>(S::mul(high, inverse))];
-            S::store_i8(ints, rounded[0]);
-            S::store_i8(ints.add(LANES), rounded[1]);
-            // Sums of small integers are exact in floats too.
-            let (mut first, mut second) = (S::sum(rounded[0]), S::sum(rounded[1]));
-            let mut scale = scale;
-            if largest * largest > OUTLIER * OUTLIER / BLOCK_COLUMNS as f32 * squares {
-                let inverse = S::splat(FINE / scale);
-                let scale_all = S::splat(scale);
-                let rest = [
-                    bounded::<S>(S::mul(S::fnma(rounded[0], scale_all, low), inverse)),
-                    bounded::<S>(S::mul(S::fnma(rounded[1], scale_all, high), inverse)),
-                ];
-                let fine = to.fine.add(at * BLOCK_COLUMNS);
-                S::store_i8(fine, rest[0]);
-                S::store_i8(fine.add(LANES), rest[1]);
-                first = first * FINE + S::sum(rest[0]);
-                second = second * FINE + S::sum(rest[1]);
-                scale /= FINE;
-                mask.fetch_or(to.bit, Ordering::Relaxed);
-            }
-            let total = first + second;
-            *to.scales.add(at) = scale;
-            *to.sums.add(at) = scale * total;
-            *to.totals.add(at) = total as i32;
-            *to.lows.add(at) = first as i32;
+    /// Quantises `count` blocks of each of `rows`, from block `first` on; in `x`, rows start `width`
+    /// elements apart. Whole groups of rows are the fastest.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write), for each of these rows; `x` is valid for `count` blocks of
+    /// each.
+    pub(crate) unsafe fn write_rows(
+        &self,
+        cpu: Cpu,
+        rows: Range<usize>,
+        first: usize,
+        count: usize,
+        x: *const f32,
+        width: usize,
+    ) {
+        assert!(rows.end <= self.rows && first + count <= self.blocks, "beyond the activations");
+        let mut row = rows.start;
+        while row < rows.end {
+            let group = row / GROUP * GROUP;
+            let stride = GROUP.min(self.rows - group);
+            let part = rows.end.min(group + stride) - row;
+            let at = group * self.blocks + first * stride + row - group;
+            let to = Part {
+                rows: part,
+                blocks: count,
+                stride,
+                ints: self.ints.at(at * BLOCK_COLUMNS),
+                fine: self.fine.at(at * BLOCK_COLUMNS),
+                outliers: &self.outliers[row / GROUP * self.blocks + first..][..count],
+                bit: 1 << (row - group),
+                scales: self.scales.at(at),
+                sums: self.sums.at(at),
+                totals: self.totals.at(at),
+                lows: self.lows.at(at),
+            };
+            // SAFETY: the asserted bounds put every block, `stride` apart from the next, inside the
+            // buffers; `x` by the caller's promise, as is that nobody else writes here; the tier is
+            // there by `cpu`.
+            unsafe { quantize::quantize(cpu, x.add((row - rows.start) * width), width, &to) };
+            row += part;
         }
     }
-}
-
-/// Rounded to nearest, between -127 and 127.
-#[inline(always)]
-unsafe fn bounded<S: Simd>(x: S::F) -> S::F {
-    // SAFETY: the tier's features are there.
-    unsafe { S::min(S::max(S::round(x), S::splat(-127.0)), S::splat(127.0)) }
 }
 
 #[cfg(test)]
@@ -386,6 +341,84 @@ mod tests {
                 let mut alone = Activations::new();
                 alone.quantize(cpu, &pool, x, 1).expect("whole blocks");
                 assert_eq!(alone.dequantized(0), got);
+            }
+        }
+    }
+
+    /// A row's numbers: integers, fine ones of outliers, scale, sums, totals and lows of each block.
+    fn numbers(acts: &Activations, row: usize) -> Vec<u32> {
+        let group = acts.group(row / GROUP * GROUP);
+        let r = row % GROUP;
+        let mut numbers = Vec::new();
+        for b in 0..acts.columns() / BLOCK_COLUMNS {
+            let at = b * group.stride + r;
+            // SAFETY: block b of a row of the group.
+            unsafe {
+                let outlier = (*group.outliers.add(b)).load(Ordering::Relaxed) >> r & 1;
+                let of = |ints: *const i8| (0..32).map(move |i| *ints.add(at * 32 + i) as u32);
+                numbers.extend(of(group.ints));
+                numbers.extend(of(group.fine).map(|fine| fine * u32::from(outlier)));
+                numbers.extend([u32::from(outlier), (*group.scales.add(at)).to_bits()]);
+                numbers.push((*group.sums.add(at)).to_bits());
+                numbers.extend([*group.totals.add(at) as u32, *group.lows.add(at) as u32]);
+            }
+        }
+        numbers
+    }
+
+    #[test]
+    fn batches_give_the_bits_of_single_blocks() {
+        let mut rng = Random::new(52);
+        let pool = ThreadPool::new(1);
+        let odd = [60.0, -60.0, 1e-39, -1e-31, 1e25, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        for (rows, blocks) in [(1, 40), (3, 17), (7, 5), (16, 2), (21, 3), (37, 18), (48, 16)] {
+            let columns = blocks * 32;
+            let mut x = rng.normals(rows * columns);
+            for block in x.chunks_exact_mut(32) {
+                match rng.below(6) {
+                    0 => block.fill([0.0, -0.0, 1e-40][rng.below(3)]),
+                    1 => block.iter_mut().for_each(|x| *x *= 1e-38),
+                    2 | 3 => {
+                        for _ in 0..=rng.below(2) {
+                            block[rng.below(32)] = odd[rng.below(odd.len())];
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            let mut first = None;
+            for cpu in Cpu::available() {
+                // One block at a time, so none is part of a batch.
+                let mut alone = Activations::new();
+                alone.resize(rows, columns).expect("whole blocks");
+                let to = alone.writer();
+                for (i, x) in x.chunks_exact(32).enumerate() {
+                    // SAFETY: one thread; each block once.
+                    unsafe { to.write(cpu, i / blocks, i % blocks, x) };
+                }
+                // Rows, from the middle of a group, and parts of rows.
+                let mut parts = Activations::new();
+                parts.resize(rows, columns).expect("whole blocks");
+                let to = parts.writer();
+                let (row, block) = (rng.below(rows), rng.below(blocks));
+                for rows in [0..row, row..rows] {
+                    for (block, count) in [(0, block), (block, blocks - block)] {
+                        let x = &x[(rows.start * columns + block * 32).min(x.len())..];
+                        // SAFETY: one thread; each block once, and `x` has them.
+                        unsafe {
+                            to.write_rows(cpu, rows.clone(), block, count, x.as_ptr(), columns);
+                        };
+                    }
+                }
+                let mut whole = Activations::new();
+                whole.quantize(cpu, &pool, &x, rows).expect("whole blocks");
+                for row in 0..rows {
+                    let expected = numbers(&alone, row);
+                    assert_eq!(numbers(&whole, row), expected, "{:?} row {row}", cpu.tier());
+                    assert_eq!(numbers(&parts, row), expected, "{:?} row {row}", cpu.tier());
+                }
+                let all: Vec<u32> = (0..rows).flat_map(|row| numbers(&alone, row)).collect();
+                assert!(all == *first.get_or_insert(all.clone()), "{:?}", cpu.tier());
             }
         }
     }

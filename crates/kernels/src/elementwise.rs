@@ -2,7 +2,7 @@
 //! and values. One row at a time, so a row's result depends on nothing else.
 
 use crate::pages::PAGE_POSITIONS;
-use crate::simd::{LANES, Simd, exp, tiered};
+use crate::simd::{LANES, Simd, one_plus_exp_minus, tiered};
 
 /// How a head's elements are paired by the rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,8 +59,7 @@ unsafe fn silu_mul_with<S: Simd>(gate: *mut f32, up: *const f32, n: usize) {
     unsafe {
         for i in (0..n).step_by(LANES) {
             let g = S::load(gate.add(i));
-            let e = exp::<S>(S::sub(S::splat(0.0), g));
-            let silu = S::div(g, S::add(S::splat(1.0), e));
+            let silu = S::div(g, one_plus_exp_minus::<S>(g));
             S::store(gate.add(i), S::mul(silu, S::load(up.add(i))));
         }
     }
@@ -300,6 +299,29 @@ mod tests {
                 let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
                 assert_eq!(&bits, first.get_or_insert(bits.clone()), "{:?}", cpu.tier());
             }
+        }
+    }
+
+    #[test]
+    fn the_gate_is_right_wherever_exp_is() {
+        let gated = |cpu, x: f32| {
+            let mut gate = [x; LANES];
+            // SAFETY: 16 elements each.
+            unsafe { silu_mul(cpu, gate.as_mut_ptr(), [1.0; LANES].as_ptr(), LANES) };
+            gate[0]
+        };
+        for cpu in Cpu::available() {
+            for i in -8_700..=8_700 {
+                let x = i as f32 / 100.0;
+                let truth = f64::from(x) / (1.0 + (-f64::from(x)).exp());
+                let got = f64::from(gated(cpu, x));
+                assert!((got - truth).abs() <= 2.5e-7 * truth.abs(), "{x}: {got}, not {truth}");
+            }
+            for x in [100.0, 1e30, f32::INFINITY, f32::NEG_INFINITY] {
+                assert_eq!(gated(cpu, x), x, "{:?}", cpu.tier());
+            }
+            assert!((-1e-30..0.0).contains(&gated(cpu, -1000.0)), "{:?}", cpu.tier());
+            assert!(gated(cpu, f32::NAN).is_nan());
         }
     }
 

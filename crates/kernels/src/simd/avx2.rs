@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{LANES, Simd};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx2;
@@ -25,6 +25,31 @@ macro_rules! halves {
                 },
             ]
         }
+    };
+}
+
+/// Sixteen vectors to one: lanes are combined with those 8, 4, 2 and 1 further on, as in a sum.
+macro_rules! tree {
+    ($v:ident, $op:ident) => {
+        halves!(h => {
+            // Of two vectors at a time: halves, pairs, single lanes.
+            macro_rules! eight {
+                ($i:literal) => {{
+                    let (a, b) = ($v[h * 8 + $i], $v[h * 8 + $i + 4]);
+                    let (a, b) = ($op(a[0], a[1]), $op(b[0], b[1]));
+                    $op(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+                }};
+            }
+            macro_rules! pairs {
+                ($i:literal, $j:literal) => {{
+                    let (a, b) = (_mm256_castps_pd(eight!($i)), _mm256_castps_pd(eight!($j)));
+                    let (x, y) = (_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b));
+                    $op(_mm256_castpd_ps(x), _mm256_castpd_ps(y))
+                }};
+            }
+            let (a, b) = (pairs!(0, 1), pairs!(2, 3));
+            $op(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
+        })
     };
 }
 
@@ -152,6 +177,66 @@ impl Simd for Avx2 {
             let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[h]));
             _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a[h]), exponent))
         })
+    }
+    #[inline(always)]
+    unsafe fn exceeds(a: F, b: F) -> u16 {
+        let [low, high] = halves!(h => _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a[h], b[h])));
+        (low | high << 8) as u16
+    }
+    #[inline(always)]
+    unsafe fn sums(v: &[F; LANES]) -> F {
+        tree!(v, _mm256_add_ps)
+    }
+    #[inline(always)]
+    unsafe fn max_lanes(v: &[F; LANES]) -> F {
+        tree!(v, _mm256_max_ps)
+    }
+    #[inline(always)]
+    unsafe fn store_blocks(
+        to: &[*mut i8; LANES],
+        from: &[*const f32; LANES],
+        factors: &[f32; LANES],
+        lows: &mut [i32; LANES],
+        totals: &mut [i32; LANES],
+    ) -> F {
+        // SAFETY: the trait's contract; a half of the blocks is eight.
+        unsafe {
+            let mut floats = [_mm256_setzero_ps(); 2];
+            // Packing works inside halves of a register.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            for half in 0..2 {
+                let mut fours = [_mm256_setzero_si256(); 2];
+                for (four, fours) in fours.iter_mut().enumerate() {
+                    let mut sums = [_mm256_setzero_si256(); 4];
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let block = half * 8 + four * 4 + i;
+                        let factor = _mm256_set1_ps(factors[block]);
+                        let mut ints = [_mm256_setzero_si256(); 4];
+                        for (i, ints) in ints.iter_mut().enumerate() {
+                            let x = _mm256_loadu_ps(from[block].add(i * 8));
+                            *ints = _mm256_cvtps_epi32(_mm256_mul_ps(x, factor));
+                        }
+                        let low = _mm256_packs_epi32(ints[0], ints[1]);
+                        let high = _mm256_packs_epi32(ints[2], ints[3]);
+                        let bytes = _mm256_packs_epi16(low, high);
+                        let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+                        _mm256_storeu_si256(to[block].cast(), bytes);
+                        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+                        *sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                    }
+                    // Now the first halves' sums of four blocks, then their second halves'.
+                    let [a, b, c, d] = sums;
+                    *fours = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+                }
+                let [a, b] = fours;
+                let low = _mm256_permute2x128_si256::<0x20>(a, b);
+                let total = _mm256_add_epi32(low, _mm256_permute2x128_si256::<0x31>(a, b));
+                _mm256_storeu_si256(lows.as_mut_ptr().add(half * 8).cast(), low);
+                _mm256_storeu_si256(totals.as_mut_ptr().add(half * 8).cast(), total);
+                floats[half] = _mm256_cvtepi32_ps(total);
+            }
+            floats
+        }
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{LANES, Simd};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512;
@@ -14,6 +14,34 @@ macro_rules! op {
         // SAFETY: the trait's contract: the features are there, and pointers are valid.
         unsafe { $value }
     };
+}
+
+/// Sixteen vectors to one: lanes are combined with those 8, 4, 2 and 1 further on, as in a sum.
+macro_rules! tree {
+    ($v:ident, $op:ident) => {{
+        // Of two vectors at a time: halves, quarters, pairs, single lanes.
+        macro_rules! halves {
+            ($i:expr) => {{
+                let (a, b) = ($v[$i], $v[$i + 4]);
+                $op(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+            }};
+        }
+        macro_rules! quarters {
+            ($i:literal) => {{
+                let (a, b) = (halves!($i), halves!($i + 8));
+                $op(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+            }};
+        }
+        macro_rules! pairs {
+            ($i:literal, $j:literal) => {{
+                let (a, b) = (_mm512_castps_pd(quarters!($i)), _mm512_castps_pd(quarters!($j)));
+                let (x, y) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+                $op(_mm512_castpd_ps(x), _mm512_castpd_ps(y))
+            }};
+        }
+        let (a, b) = (pairs!(0, 1), pairs!(2, 3));
+        $op(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
+    }};
 }
 
 impl Simd for Avx512 {
@@ -125,6 +153,67 @@ impl Simd for Avx512 {
         op!({
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
             _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), exponent))
+        })
+    }
+    #[inline(always)]
+    unsafe fn exceeds(a: F, b: F) -> u16 {
+        op!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b))
+    }
+    #[inline(always)]
+    unsafe fn sums(v: &[F; LANES]) -> F {
+        op!(tree!(v, _mm512_add_ps))
+    }
+    #[inline(always)]
+    unsafe fn max_lanes(v: &[F; LANES]) -> F {
+        op!(tree!(v, _mm512_max_ps))
+    }
+    #[inline(always)]
+    unsafe fn store_blocks(
+        to: &[*mut i8; LANES],
+        from: &[*const f32; LANES],
+        factors: &[f32; LANES],
+        lows: &mut [i32; LANES],
+        totals: &mut [i32; LANES],
+    ) -> F {
+        op!({
+            // Packing works inside quarters of a register.
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            macro_rules! words {
+                ($block:expr) => {{
+                    let factor = _mm512_set1_ps(factors[$block]);
+                    let low = _mm512_mul_ps(_mm512_loadu_ps(from[$block]), factor);
+                    let high = _mm512_mul_ps(_mm512_loadu_ps(from[$block].add(16)), factor);
+                    _mm512_packs_epi32(_mm512_cvtps_epi32(low), _mm512_cvtps_epi32(high))
+                }};
+            }
+            let mut eights = [_mm512_setzero_si512(); 2];
+            for (eight, eights) in eights.iter_mut().enumerate() {
+                let mut sums = [_mm512_setzero_si512(); 4];
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let (a, b) = (eight * 8 + i, eight * 8 + i + 4);
+                    let bytes = _mm512_packs_epi16(words!(a), words!(b));
+                    let bytes = _mm512_permutexvar_epi32(order, bytes);
+                    _mm256_storeu_si256(to[a].cast(), _mm512_castsi512_si256(bytes));
+                    _mm256_storeu_si256(to[b].cast(), _mm512_extracti64x4_epi64::<1>(bytes));
+                    let zero = _mm512_setzero_si512();
+                    *sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(1), bytes);
+                }
+                // Now the first halves' sums of four blocks, their second halves', and so the others.
+                let [a, b, c, d] = sums;
+                let ab = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+                let cd = _mm512_add_epi32(_mm512_unpacklo_epi64(c, d), _mm512_unpackhi_epi64(c, d));
+                let (ab, cd) = (_mm512_castsi512_ps(ab), _mm512_castsi512_ps(cd));
+                *eights = _mm512_add_epi32(
+                    _mm512_castps_si512(_mm512_shuffle_ps::<0x88>(ab, cd)),
+                    _mm512_castps_si512(_mm512_shuffle_ps::<0xdd>(ab, cd)),
+                );
+            }
+            let [a, b] = eights;
+            let low = _mm512_shuffle_i32x4::<0x88>(a, b);
+            let total = _mm512_add_epi32(low, _mm512_shuffle_i32x4::<0xdd>(a, b));
+            _mm512_storeu_si512(lows.as_mut_ptr().cast(), low);
+            _mm512_storeu_si512(totals.as_mut_ptr().cast(), total);
+            _mm512_cvtepi32_ps(total)
         })
     }
     #[inline(always)]

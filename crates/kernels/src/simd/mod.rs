@@ -68,6 +68,58 @@ pub(crate) trait Simd: Copy {
     /// `a` times two to the power of z, where `shifted` is [`SHIFTER`] + z and the result is a
     /// normal number: an addition to the exponents' bits.
     unsafe fn scale(a: Self::F, shifted: Self::F) -> Self::F;
+    /// Which lanes of `a` are larger than those of `b`, a bit for each.
+    #[inline(always)]
+    unsafe fn exceeds(a: Self::F, b: Self::F) -> u16 {
+        let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
+        // SAFETY: the tier's features are there; 16 elements each.
+        unsafe {
+            Self::store(x.as_mut_ptr(), a);
+            Self::store(y.as_mut_ptr(), b);
+        }
+        x.iter().zip(y).rev().fold(0, |bits, (&x, y)| bits << 1 | u16::from(x > y))
+    }
+    /// In lane i, what [`sum`](Self::sum) says of vector i.
+    #[inline(always)]
+    unsafe fn sums(v: &[Self::F; LANES]) -> Self::F {
+        // SAFETY: the tier's features are there; 16 elements.
+        unsafe { Self::load(v.map(|v| Self::sum(v)).as_ptr()) }
+    }
+    /// In lane i, what [`max_lane`](Self::max_lane) says of vector i (without NaN).
+    #[inline(always)]
+    unsafe fn max_lanes(v: &[Self::F; LANES]) -> Self::F {
+        // SAFETY: the tier's features are there; 16 elements.
+        unsafe { Self::load(v.map(|v| Self::max_lane(v)).as_ptr()) }
+    }
+    /// Multiplies 16 blocks of 32 elements with a factor each, rounds them to nearest, ties to even,
+    /// and stores them as bytes. Returns the blocks' sums, also in `totals`; those of their first
+    /// halves are in `lows`. A block of which some product is not between -127.5 and 127.5 has bytes
+    /// and sums that mean nothing.
+    ///
+    /// # Safety
+    /// Each of `from` is valid for 32 elements, each of `to` for 32 bytes.
+    #[inline(always)]
+    unsafe fn store_blocks(
+        to: &[*mut i8; LANES],
+        from: &[*const f32; LANES],
+        factors: &[f32; LANES],
+        lows: &mut [i32; LANES],
+        totals: &mut [i32; LANES],
+    ) -> Self::F {
+        // SAFETY: the contract above.
+        unsafe {
+            for i in 0..LANES {
+                let factor = Self::splat(factors[i]);
+                let low = Self::round(Self::mul(Self::load(from[i]), factor));
+                let high = Self::round(Self::mul(Self::load(from[i].add(LANES)), factor));
+                Self::store_i8(to[i], low);
+                Self::store_i8(to[i].add(LANES), high);
+                lows[i] = Self::sum(low) as i32;
+                totals[i] = lows[i] + Self::sum(high) as i32;
+            }
+            Self::load(totals.map(|total| total as f32).as_ptr())
+        }
+    }
     /// Asks for a cache line; any address will do.
     unsafe fn prefetch(at: *const u8);
 
@@ -115,8 +167,6 @@ pub(crate) const SHIFTER: f32 = 12_582_912.0;
 
 /// Two to the power of each lane, up to 88; from -126 downwards always 2^-126. Relative error
 /// below 2e-7, and exactly 1 for 0.
-// The fitted coefficient of r is not ln 2, though close.
-#[allow(clippy::approx_constant)]
 #[inline(always)]
 pub(crate) unsafe fn exp2<S: Simd>(x: S::F) -> S::F {
     // SAFETY: the caller's promise that the tier's features are there.
@@ -124,13 +174,44 @@ pub(crate) unsafe fn exp2<S: Simd>(x: S::F) -> S::F {
         let x = S::max(x, S::splat(-126.0));
         let shifted = S::add(x, S::splat(SHIFTER));
         let r = S::sub(x, S::sub(shifted, S::splat(SHIFTER)));
+        let p = exp2_fraction::<S>(r);
+        S::scale(p, shifted)
+    }
+}
+
+/// Two to the power of lanes between -1/2 and 1/2.
+// The fitted coefficient of r is not ln 2, though close.
+#[allow(clippy::approx_constant)]
+#[inline(always)]
+unsafe fn exp2_fraction<S: Simd>(r: S::F) -> S::F {
+    // SAFETY: the caller's promise that the tier's features are there.
+    unsafe {
         let mut p = S::splat(1.326_472_7e-3);
         p = S::fma(p, r, S::splat(9.671_513e-3));
         p = S::fma(p, r, S::splat(5.550_733_6e-2));
         p = S::fma(p, r, S::splat(0.240_222_42));
         p = S::fma(p, r, S::splat(0.693_147));
         p = S::fma(p, r, S::splat(1.0));
-        S::scale(p, shifted)
+        p
+    }
+}
+
+/// `1 + e^-x` of each lane, for x between -88 and 87 (beyond them, as for these); relative error
+/// below 2e-7.
+#[inline(always)]
+pub(crate) unsafe fn one_plus_exp_minus<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's promise that the tier's features are there.
+    unsafe {
+        let x = S::min(S::max(x, S::splat(-88.0)), S::splat(87.0));
+        // The lowest bits of `shifted` are a float's exponent as it is stored.
+        let shifter = S::splat(SHIFTER + 127.0);
+        let log2_e = S::splat(std::f32::consts::LOG2_E);
+        let shifted = S::fnma(x, log2_e, shifter);
+        let r = S::fnma(x, log2_e, S::sub(shifter, shifted));
+        // What rounding took from log2 e.
+        let r = S::fnma(x, S::splat(1.925_963e-8), r);
+        let power = S::scale(S::splat(0.0), shifted);
+        S::fma(exp2_fraction::<S>(r), power, S::splat(1.0))
     }
 }
 
@@ -265,6 +346,82 @@ mod tests {
             let expected = run(portable, &a, &b);
             for cpu in Cpu::available() {
                 assert_eq!(run(cpu, &a, &b), expected, "{:?} {a:?} {b:?}", cpu.tier());
+            }
+        }
+    }
+
+    /// Sixteen blocks: sums, largest lanes and comparisons of their first halves; bytes and sums.
+    #[inline(always)]
+    unsafe fn blocks<S: Simd>(x: &[f32; 512], factors: &[f32; 16], to: &mut Blocks) {
+        // SAFETY: 16 blocks of 32 elements, and as many bytes.
+        unsafe {
+            let (mut from, mut bytes, mut first) =
+                ([x.as_ptr(); 16], [to.bytes.as_mut_ptr(); 16], [S::splat(0.0); 16]);
+            for i in 0..16 {
+                from[i] = from[i].add(i * 32);
+                // In another order, so that a block's place is its own.
+                bytes[i] = bytes[i].add(i * 7 % 16 * 32);
+                first[i] = S::load(from[i]);
+            }
+            S::store(to.sums.as_mut_ptr(), S::sums(&first));
+            S::store(to.largest.as_mut_ptr(), S::max_lanes(&first));
+            for i in 0..16 {
+                to.exceeding[i] = S::exceeds(first[i], S::load(from[i].add(16)));
+                to.alone[i] = [S::sum(first[i]), S::max_lane(first[i])];
+            }
+            let sums = S::store_blocks(&bytes, &from, factors, &mut to.lows, &mut to.totals);
+            S::store(to.floats.as_mut_ptr(), sums);
+        }
+    }
+
+    #[derive(Debug, PartialEq)]
+    struct Blocks {
+        sums: [f32; 16],
+        largest: [f32; 16],
+        alone: [[f32; 2]; 16],
+        exceeding: [u16; 16],
+        bytes: [i8; 512],
+        lows: [i32; 16],
+        totals: [i32; 16],
+        floats: [f32; 16],
+    }
+
+    tiered! { fn blocks_on(x: &[f32; 512], factors: &[f32; 16], to: &mut Blocks) = blocks; }
+
+    #[test]
+    fn sixteen_reductions_are_those_of_each_vector() {
+        let mut rng = crate::test_random::Random::new(8);
+        for round in 0..200 {
+            let scale = [1.0, 1e5, 1e-5][round % 3];
+            let x: [f32; 512] = std::array::from_fn(|_| rng.signed() * scale);
+            let mut factors: [f32; 16] = std::array::from_fn(|_| rng.signed() * 127.4 / scale);
+            factors[round % 16] = 0.0;
+            for cpu in Cpu::available() {
+                let mut got = Blocks {
+                    sums: [0.0; 16],
+                    largest: [0.0; 16],
+                    alone: [[0.0; 2]; 16],
+                    exceeding: [0; 16],
+                    bytes: [0; 512],
+                    lows: [0; 16],
+                    totals: [0; 16],
+                    floats: [0.0; 16],
+                };
+                // SAFETY: the sizes are in the types.
+                unsafe { blocks_on(cpu, &x, &factors, &mut got) };
+                for (i, x) in x.chunks_exact(32).enumerate() {
+                    assert_eq!([got.sums[i], got.largest[i]], got.alone[i], "{:?}", cpu.tier());
+                    let larger = |lane: usize| u16::from(x[lane] > x[lane + 16]) << lane;
+                    assert_eq!(got.exceeding[i], (0..16).map(larger).sum(), "{:?}", cpu.tier());
+                    let ints: Vec<i32> =
+                        x.iter().map(|x| (x * factors[i]).round_ties_even() as i32).collect();
+                    let bytes = &got.bytes[i * 7 % 16 * 32..][..32];
+                    assert!(bytes.iter().zip(&ints).all(|(&a, &b)| i32::from(a) == b), "{i}");
+                    let total = ints.iter().sum();
+                    let low = ints[..16].iter().sum();
+                    assert_eq!((got.lows[i], got.totals[i]), (low, total), "{:?}", cpu.tier());
+                    assert_eq!(got.floats[i], total as f32);
+                }
             }
         }
     }
