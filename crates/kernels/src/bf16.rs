@@ -128,6 +128,23 @@ impl Writer<'_> {
             _ => unsafe { self.exact.write(cpu, row, first, x) },
         }
     }
+
+    /// Quantises `count` blocks of each exact row from block `first` on; in `x`, rows start `width`
+    /// elements apart.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write), for every exact row; `x` is valid for these blocks of each.
+    pub(crate) unsafe fn write_exact(
+        &self,
+        cpu: Cpu,
+        first: usize,
+        count: usize,
+        x: *const f32,
+        width: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.exact.write_rows(cpu, 0..self.rows, first, count, x, width) }
+    }
 }
 
 /// Rounds to nearest, ties to even; denormal numbers become zero, as in the products.

@@ -212,10 +212,10 @@ impl Run<'_> {
                 product(self.cpu, &up, exact, tiles.clone(), up_to.at(0), ffn, next);
                 for row in 0..self.exact {
                     let at = row * ffn + first;
-                    let gate = gate_to.part(at, count);
-                    elementwise::silu_mul(self.cpu, gate.as_mut_ptr(), up_to.at(at), count);
-                    gated.write(self.cpu, row, first / BLOCK_COLUMNS, gate);
+                    elementwise::silu_mul(self.cpu, gate_to.at(at), up_to.at(at), count);
                 }
+                let blocks = count / BLOCK_COLUMNS;
+                gated.write_exact(self.cpu, first / BLOCK_COLUMNS, blocks, gate_to.at(first), ffn);
                 USED_UP.with_borrow_mut(|[gate_out, up_out]| {
                     for (matrix, out) in [(&gate, &mut *gate_out), (&up, &mut *up_out)] {
                         out.resize((self.rows - self.exact) * count);

@@ -32,7 +32,7 @@ const STRIP: usize = 4;
 /// What a block of rows is computed in. A thread keeps its own, so that it stays in its cache.
 #[derive(Default)]
 struct Own {
-    /// Of all rows if a matrix of floats reads them, otherwise of one.
+    /// Of all rows if a matrix of floats reads them, otherwise of a group's.
     normed: Lines,
     acts: Activations,
     k: Lines,
@@ -178,10 +178,10 @@ impl Block<'_> {
         let [up, down] = [run.matrix(layer.up)?, run.matrix(layer.down)?];
         let Own { acts, strips, .. } = &mut *self.own;
         acts.resize(rows, width)?;
-        let to = acts.writer();
-        for (row, attended) in attended.chunks_exact(width).enumerate() {
-            // SAFETY: `to` is this thread's alone, and each row is written once.
-            unsafe { to.write(run.cpu, row, 0, attended) }
+        // SAFETY: `acts` is this thread's alone; `attended` is `[rows][width]`.
+        unsafe {
+            let (to, blocks) = (acts.writer(), width / BLOCK_COLUMNS);
+            to.write_rows(run.cpu, 0..rows, 0, blocks, attended.as_ptr(), width);
         }
         let input = Input::new(attended, acts)?;
         add_product(run, &output, input, &mut strips[0], self.x, Upcoming::of(&gate, 0))?;
@@ -210,15 +210,17 @@ impl Block<'_> {
             strip(run, &up, input, tiles, up_strip, then)?;
             let strips = gate_strip.chunks_exact_mut(count).zip(up_strip.chunks_exact(count));
             for (row, (gate, up)) in strips.enumerate() {
-                // SAFETY: both have `count` elements, whole blocks (`ffn` and a strip are multiples
-                // of 32); `to` is this thread's alone, and each block is written once.
-                unsafe {
-                    elementwise::silu_mul(run.cpu, gate.as_mut_ptr(), up.as_ptr(), count);
-                    to.write(run.cpu, row, first / BLOCK_COLUMNS, gate);
-                }
+                // SAFETY: both have `count` elements, a multiple of 32, as `ffn` is.
+                unsafe { elementwise::silu_mul(run.cpu, gate.as_mut_ptr(), up.as_ptr(), count) }
                 if floats {
                     gated_floats[row * ffn + first..][..count].copy_from_slice(gate);
                 }
+            }
+            // SAFETY: `gated` is this thread's alone, and each block is written once; the strip is
+            // `[rows][count]`.
+            unsafe {
+                let (first, blocks) = (first / BLOCK_COLUMNS, count / BLOCK_COLUMNS);
+                to.write_rows(run.cpu, 0..rows, first, blocks, gate_strip.as_ptr(), count);
             }
         }
         let input =
@@ -230,14 +232,22 @@ impl Block<'_> {
     fn norm(&mut self, weight: &[f32], floats: bool) -> Result<(), KernelError> {
         let (run, hidden, rows) = (self.run, weight.len(), self.rows.len());
         let Own { normed, acts, .. } = &mut *self.own;
-        normed.resize(if floats { rows * hidden } else { hidden });
+        normed.resize(if floats { rows } else { rows.min(GROUP) } * hidden);
         acts.resize(rows, hidden)?;
         let to = acts.writer();
-        for (row, x) in self.x.chunks_exact(hidden).enumerate() {
-            let normed = &mut normed[if floats { row * hidden } else { 0 }..][..hidden];
-            run.norm_row(x, weight, normed);
-            // SAFETY: `to` is this thread's alone, and each row is written once.
-            unsafe { to.write(run.cpu, row, 0, normed) }
+        for first in (0..rows).step_by(GROUP) {
+            let group = first..rows.min(first + GROUP);
+            let normed = &mut normed[if floats { first * hidden } else { 0 }..];
+            let x = self.x[first * hidden..].chunks_exact(hidden);
+            for (x, normed) in x.zip(normed.chunks_exact_mut(hidden)).take(group.len()) {
+                run.norm_row(x, weight, normed);
+            }
+            // SAFETY: `acts` is this thread's alone, and each row is written once; `normed` is
+            // `[rows][hidden]` from the group's first row on.
+            unsafe {
+                let blocks = hidden / BLOCK_COLUMNS;
+                to.write_rows(run.cpu, group, 0, blocks, normed.as_ptr(), hidden);
+            }
         }
         Ok(())
     }
