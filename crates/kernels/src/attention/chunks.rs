@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::pages::PAGE_POSITIONS;
 
 /// Positions of a chunk.
-const POSITIONS: usize = 256;
+pub(super) const POSITIONS: usize = 256;
 /// Pages of a chunk.
 pub(super) const CHUNK_PAGES: usize = POSITIONS / PAGE_POSITIONS;
 

@@ -11,8 +11,11 @@
 //! together: every key and value is loaded and widened once for several of them.
 
 mod chunks;
+mod few;
 mod kernel;
+mod many;
 mod plan;
+mod softmax;
 
 use std::ops::Range;
 

@@ -89,6 +89,12 @@ fn decoding_and_prefill_meet_the_oracle_with_the_same_bits_on_every_tier() {
         (290, 2, 8, 80),
         (64, 1, 4, 128),
         (1, 1, 5, 32),
+        (280, 2, 2, 32),
+        (100, 1, 2, 96),
+        (60, 2, 10, 272),
+        (270, 1, 6, 32),
+        (265, 1, 8, 48),
+        (40, 1, 67, 16),
     ] {
         let case = case(positions, kv_heads, dim, &mut rng);
         let width = heads * dim;
@@ -120,6 +126,7 @@ fn decoding_and_prefill_meet_the_oracle_with_the_same_bits_on_every_tier() {
                     (0, 1),
                     (positions - 1, 1),
                     (positions / 2, 4),
+                    (positions.saturating_sub(17), 17),
                     (positions / 3, 7),
                     (31, 2),
                     (255, 3),

@@ -1,8 +1,9 @@
 //! AVX-512: a vector is one register.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{LANES, Simd};
+use super::{LANES, ROW_STRIDE, Simd};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512;
@@ -217,8 +218,113 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    unsafe fn accumulate<const R: usize, const V: usize>(
+        sums: &mut [[F; V]; R],
+        a: *const f32,
+        (b, step): (*const u16, usize),
+        n: usize,
+        ahead: (*const u8, usize),
+    ) {
+        if R == 12 && V == 2 && n > 0 {
+            // SAFETY: the trait's contract; that many sums.
+            op!(accumulate_12(&mut *sums.as_mut_ptr().cast(), a, (b, step), n, ahead));
+        } else {
+            op!(super::accumulate::<Self, R, V>(sums, a, (b, step), n, ahead));
+        }
+    }
+    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: prefetching may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+}
+
+/// [`Simd::accumulate`] of 12 rows of two vectors, at least once. As assembly, because the compiler,
+/// left alone with 24 sums, keeps some of them in memory in some of its callers.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn accumulate_12(
+    sums: &mut [F; 24],
+    a: *const f32,
+    (b, step): (*const u16, usize),
+    n: usize,
+    (ahead, ahead_step): (*const u8, usize),
+) {
+    macro_rules! row {
+        ($row:literal, $first:literal, $second:literal) => {
+            concat!(
+                "vbroadcastss zmm26, [{a} + {stride} * ",
+                $row,
+                "]\nvfmadd231ps zmm",
+                $first,
+                ", zmm24, zmm26\nvfmadd231ps zmm",
+                $second,
+                ", zmm25, zmm26"
+            )
+        };
+    }
+    // SAFETY: reads what the contract says is there, `n` times; prefetching may name any address.
+    unsafe {
+        asm!(
+            "2:",
+            "vcvtph2ps zmm24, [{b}]",
+            "vcvtph2ps zmm25, [{b} + 32]",
+            "prefetcht0 [{ahead}]",
+            row!("0", "0", "1"),
+            row!("1", "2", "3"),
+            row!("2", "4", "5"),
+            row!("3", "6", "7"),
+            row!("4", "8", "9"),
+            row!("5", "10", "11"),
+            row!("6", "12", "13"),
+            row!("7", "14", "15"),
+            row!("8", "16", "17"),
+            row!("9", "18", "19"),
+            row!("10", "20", "21"),
+            row!("11", "22", "23"),
+            "add {a}, 4",
+            "add {b}, {step}",
+            "add {ahead}, {ahead_step}",
+            "dec {n}",
+            "jnz 2b",
+            stride = const ROW_STRIDE * size_of::<f32>(),
+            a = inout(reg) a => _,
+            b = inout(reg) b => _,
+            step = in(reg) step * size_of::<u16>(),
+            ahead = inout(reg) ahead => _,
+            ahead_step = in(reg) ahead_step,
+            n = inout(reg) n => _,
+            inout("zmm0") sums[0],
+            inout("zmm1") sums[1],
+            inout("zmm2") sums[2],
+            inout("zmm3") sums[3],
+            inout("zmm4") sums[4],
+            inout("zmm5") sums[5],
+            inout("zmm6") sums[6],
+            inout("zmm7") sums[7],
+            inout("zmm8") sums[8],
+            inout("zmm9") sums[9],
+            inout("zmm10") sums[10],
+            inout("zmm11") sums[11],
+            inout("zmm12") sums[12],
+            inout("zmm13") sums[13],
+            inout("zmm14") sums[14],
+            inout("zmm15") sums[15],
+            inout("zmm16") sums[16],
+            inout("zmm17") sums[17],
+            inout("zmm18") sums[18],
+            inout("zmm19") sums[19],
+            inout("zmm20") sums[20],
+            inout("zmm21") sums[21],
+            inout("zmm22") sums[22],
+            inout("zmm23") sums[23],
+            out("zmm24") _,
+            out("zmm25") _,
+            out("zmm26") _,
+            options(nostack, readonly)
+        );
     }
 }

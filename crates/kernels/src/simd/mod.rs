@@ -137,21 +137,34 @@ pub(crate) trait Simd: Copy {
         n: usize,
         (ahead, ahead_step): (*const u8, usize),
     ) {
-        for i in 0..n {
-            // SAFETY: the contract above.
-            unsafe {
-                for line in 0..V.div_ceil(2) {
-                    Self::prefetch(ahead.wrapping_add(i * ahead_step + line * 64));
-                }
-                let mut values = [Self::splat(0.0); V];
+        // SAFETY: the contract above.
+        unsafe { accumulate::<Self, R, V>(sums, a, (b, step), n, (ahead, ahead_step)) };
+    }
+}
+
+/// What [`Simd::accumulate`] does, where the compiler keeps the sums in registers.
+#[inline(always)]
+unsafe fn accumulate<S: Simd, const R: usize, const V: usize>(
+    sums: &mut [[S::F; V]; R],
+    a: *const f32,
+    (b, step): (*const u16, usize),
+    n: usize,
+    (ahead, ahead_step): (*const u8, usize),
+) {
+    for i in 0..n {
+        // SAFETY: the contract of `Simd::accumulate`.
+        unsafe {
+            for line in 0..V.div_ceil(2) {
+                S::prefetch(ahead.wrapping_add(i * ahead_step + line * 64));
+            }
+            let mut values = [S::splat(0.0); V];
+            for v in 0..V {
+                values[v] = S::load_f16(b.add(i * step + v * LANES));
+            }
+            for r in 0..R {
+                let factor = S::splat(*a.add(r * ROW_STRIDE + i));
                 for v in 0..V {
-                    values[v] = Self::load_f16(b.add(i * step + v * LANES));
-                }
-                for r in 0..R {
-                    let factor = Self::splat(*a.add(r * ROW_STRIDE + i));
-                    for v in 0..V {
-                        sums[r][v] = Self::fma(values[v], factor, sums[r][v]);
-                    }
+                    sums[r][v] = S::fma(values[v], factor, sums[r][v]);
                 }
             }
         }
