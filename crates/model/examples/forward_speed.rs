@@ -107,7 +107,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             model.step(&[feed], &pool)?;
         }
         let mut times = Vec::new();
-        for i in (0..20).cycle().take(20 * times_more) {
+        for i in (0..20).cycle().take(60 * times_more) {
             let feeds: Vec<Feed<'_>> = tables
                 .iter()
                 .map(|pages| Feed {

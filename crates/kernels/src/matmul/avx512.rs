@@ -44,10 +44,10 @@ unsafe fn in_step<F: Format, const M: usize>(job: &Job, input: &Activations) {
         // SAFETY: as many tiles as are left, or fewer.
         unsafe {
             tile += match (M, job.tiles.end - tile) {
-                (_, 1) => kernel::<F, false, 1, M>(job, tile, none, group, row),
-                (1, 3 | 5 | 6) => kernel::<F, false, 3, M>(job, tile, none, group, row),
-                (1, 4..) => kernel::<F, false, 4, M>(job, tile, none, group, row),
-                _ => kernel::<F, false, 2, M>(job, tile, none, group, row),
+                (_, 1) => kernel::<F, false, 1, M>(job, tile, none, group, row, None),
+                (1, 3 | 5 | 6) => kernel::<F, false, 3, M>(job, tile, none, group, row, None),
+                (1, 4..) => kernel::<F, false, 4, M>(job, tile, none, group, row, None),
+                _ => kernel::<F, false, 2, M>(job, tile, none, group, row, None),
             };
         }
     }
@@ -65,13 +65,14 @@ unsafe fn one_by_one<F: Format>(job: &Job, input: &Activations) {
     for tile in job.tiles.clone() {
         // SAFETY: the contract; the group has as many rows as the kernel is for.
         unsafe {
+            let mut ahead = Lookahead::new(job, tile, job.blocks);
             match group.stride {
-                3 => kernel::<F, false, 1, 3>(job, tile, none, group, row),
-                4 => kernel::<F, false, 1, 4>(job, tile, none, group, row),
-                5 => kernel::<F, false, 1, 5>(job, tile, none, group, row),
-                6 => kernel::<F, false, 1, 6>(job, tile, none, group, row),
-                7 => kernel::<F, false, 1, 7>(job, tile, none, group, row),
-                _ => kernel::<F, false, 1, 8>(job, tile, none, group, row),
+                3 => kernel::<F, false, 1, 3>(job, tile, none, group, row, Some(&mut ahead)),
+                4 => kernel::<F, false, 1, 4>(job, tile, none, group, row, Some(&mut ahead)),
+                5 => kernel::<F, false, 1, 5>(job, tile, none, group, row, Some(&mut ahead)),
+                6 => kernel::<F, false, 1, 6>(job, tile, none, group, row, Some(&mut ahead)),
+                7 => kernel::<F, false, 1, 7>(job, tile, none, group, row, Some(&mut ahead)),
+                _ => kernel::<F, false, 1, 8>(job, tile, none, group, row, Some(&mut ahead)),
             };
             if F::MIN {
                 add_minima::<Avx512, F>(job, tile, group, row);
@@ -94,19 +95,27 @@ unsafe fn panels<F: Format>(job: &Job, input: &Activations) {
                 *panel = unpack::<F>(job.tile(tile).add(b * F::BLOCK));
             }
             let panel = panel.as_ptr();
-            let mut ahead = Lookahead::new(job, tile, job.rows.len().div_ceil(8));
+            let steps = job.blocks * job.rows.len().div_ceil(8);
+            let mut ahead = Lookahead::new(job, tile, steps);
             for (row, group) in groups(job, input) {
                 let mut done = 0;
                 while done < group.stride {
-                    ahead.step();
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
-                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row),
-                        2 | 3 => kernel::<F, true, 1, 2>(job, tile, panel, rest, row),
-                        4..8 => kernel::<F, true, 1, 4>(job, tile, panel, rest, row),
-                        8..16 => kernel::<F, true, 1, 8>(job, tile, panel, rest, row),
-                        _ => kernel::<F, true, 1, 16>(job, tile, panel, rest, row),
+                        1 => kernel::<F, true, 1, 1>(job, tile, panel, rest, row, Some(&mut ahead)),
+                        2 | 3 => {
+                            kernel::<F, true, 1, 2>(job, tile, panel, rest, row, Some(&mut ahead))
+                        }
+                        4..8 => {
+                            kernel::<F, true, 1, 4>(job, tile, panel, rest, row, Some(&mut ahead))
+                        }
+                        8..16 => {
+                            kernel::<F, true, 1, 8>(job, tile, panel, rest, row, Some(&mut ahead))
+                        }
+                        _ => {
+                            kernel::<F, true, 1, 16>(job, tile, panel, rest, row, Some(&mut ahead))
+                        }
                     };
                 }
                 if F::MIN {
@@ -287,6 +296,7 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
     panel: *const [__m512i; 8],
     acts: Group,
     row: usize,
+    mut lookahead: Option<&mut Lookahead>,
 ) -> usize {
     let mut acc = [[_mm512_setzero_ps(); M]; S];
     let mut low = [[_mm512_setzero_ps(); M]; S];
@@ -305,7 +315,9 @@ unsafe fn kernel<F: Format, const PANEL: bool, const S: usize, const M: usize>(
             let outliers = (*acts.outliers.add(b)).load(Ordering::Relaxed) >> acts.first;
             for s in 0..S {
                 let p = first.add(s * job.tile_bytes + b * F::BLOCK);
-                if !PANEL {
+                if let Some(lookahead) = &mut lookahead {
+                    lookahead.step();
+                } else {
                     for line in 0..F::BLOCK.div_ceil(64) {
                         let at = ahead.wrapping_add(s * far + line * 64);
                         _mm_prefetch::<_MM_HINT_T0>(at.cast());

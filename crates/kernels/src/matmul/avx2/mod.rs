@@ -10,7 +10,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::Ordering;
 
-use super::{Job, groups};
+use super::{Job, Lookahead, groups};
 use crate::activations::{Activations, Group};
 use crate::tiles::{BLOCK_COLUMNS, Format};
 
@@ -48,13 +48,13 @@ unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &
         // SAFETY: as many tiles as are left, or fewer.
         unsafe {
             if tile + S <= job.tiles.end {
-                kernel::<F, S, M>(job, tile, group, row);
+                kernel::<F, S, M>(job, tile, group, row, None);
                 tile += S;
             } else if S > 2 && tile + 2 <= job.tiles.end {
-                kernel::<F, 2, M>(job, tile, group, row);
+                kernel::<F, 2, M>(job, tile, group, row, None);
                 tile += 2;
             } else {
-                kernel::<F, 1, M>(job, tile, group, row);
+                kernel::<F, 1, M>(job, tile, group, row, None);
                 tile += 1;
             }
         }
@@ -68,6 +68,7 @@ unsafe fn in_step<F: Format, const S: usize, const M: usize>(job: &Job, input: &
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn one_by_one<F: Format>(job: &Job, input: &Activations) {
     for tile in job.tiles.clone() {
+        let mut ahead = Lookahead::new(job, tile, job.blocks * job.rows.len().div_ceil(4));
         for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
@@ -76,10 +77,10 @@ unsafe fn one_by_one<F: Format>(job: &Job, input: &Activations) {
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
-                        1 => kernel::<F, 1, 1>(job, tile, rest, row),
-                        2 => kernel::<F, 1, 2>(job, tile, rest, row),
-                        3 => kernel::<F, 1, 3>(job, tile, rest, row),
-                        _ => kernel::<F, 1, 4>(job, tile, rest, row),
+                        1 => kernel::<F, 1, 1>(job, tile, rest, row, Some(&mut ahead)),
+                        2 => kernel::<F, 1, 2>(job, tile, rest, row, Some(&mut ahead)),
+                        3 => kernel::<F, 1, 3>(job, tile, rest, row, Some(&mut ahead)),
+                        _ => kernel::<F, 1, 4>(job, tile, rest, row, Some(&mut ahead)),
                     };
                 }
             }
@@ -196,6 +197,7 @@ unsafe fn kernel<F: Format, const S: usize, const M: usize>(
     tile: usize,
     acts: Group,
     row: usize,
+    mut lookahead: Option<&mut Lookahead>,
 ) -> usize {
     let ones = _mm256_set1_epi16(1);
     let zero = _mm256_setzero_si256();
@@ -216,9 +218,13 @@ unsafe fn kernel<F: Format, const S: usize, const M: usize>(
             let outliers = (*acts.outliers.add(b)).load(Ordering::Relaxed) >> acts.first;
             for s in 0..S {
                 let p = first.add(s * job.tile_bytes + b * F::BLOCK);
-                for line in 0..F::BLOCK.div_ceil(64) {
-                    let at = ahead.wrapping_add(s * far + line * 64);
-                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                if let Some(lookahead) = &mut lookahead {
+                    lookahead.step();
+                } else {
+                    for line in 0..F::BLOCK.div_ceil(64) {
+                        let at = ahead.wrapping_add(s * far + line * 64);
+                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                    }
                 }
                 let a = acts.ints.add(b * acts.stride * BLOCK_COLUMNS).cast::<i32>();
                 // Sums in 16 bits, and in 32 bits for each half of the block.

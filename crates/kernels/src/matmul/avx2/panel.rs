@@ -38,20 +38,19 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
             }
         }
         let panel = panel.as_ptr().cast::<u8>();
-        let mut ahead = Lookahead::new(job, tile, job.rows.len().div_ceil(ROWS));
+        let mut ahead = Lookahead::new(job, tile, job.blocks * job.rows.len().div_ceil(ROWS));
         for (row, group) in groups(job, input) {
             let mut done = 0;
             while done < group.stride {
                 // SAFETY: rows `done` to `done + M` are the group's; the panel is the tile's.
                 unsafe {
-                    ahead.step();
                     let rest = group.starting_at(done);
                     let row = row + done;
                     done += match group.stride - done {
-                        1 => rows::<F, 1>(job, tile, panel, rest, row),
-                        2 => rows::<F, 2>(job, tile, panel, rest, row),
-                        3 => rows::<F, 3>(job, tile, panel, rest, row),
-                        _ => rows::<F, 4>(job, tile, panel, rest, row),
+                        1 => rows::<F, 1>(job, tile, panel, rest, row, &mut ahead),
+                        2 => rows::<F, 2>(job, tile, panel, rest, row, &mut ahead),
+                        3 => rows::<F, 3>(job, tile, panel, rest, row, &mut ahead),
+                        _ => rows::<F, 4>(job, tile, panel, rest, row, &mut ahead),
                     };
                 }
             }
@@ -218,11 +217,13 @@ unsafe fn rows<F: Format, const M: usize>(
     panel: *const u8,
     acts: Group,
     row: usize,
+    ahead: &mut Lookahead,
 ) -> usize {
     let mut acc = [[_mm256_setzero_ps(); 2]; M];
     // SAFETY: every address is inside of tile, panel, activations or output by the contract.
     unsafe {
         for b in 0..job.blocks {
+            ahead.step();
             let panel = panel.add(b * UNPACKED);
             let at = b * acts.stride;
             let mut wide = sums::<F, M>(panel, acts.ints.add(at * BLOCK_COLUMNS));
