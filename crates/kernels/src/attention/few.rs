@@ -3,6 +3,11 @@
 //! Both products, of queries with keys and of weights with values, are [`Simd::accumulate`]: some
 //! queries at a time against rows of 32 (or 64) halves. Scores and weights of a chunk stay in the
 //! first-level cache.
+//!
+//! Keys and values of a long sequence come from memory. A chunk's blocks (all pages' keys, then their
+//! values) are used four at a time, and meanwhile the next four asked for, a line of each by turns
+//! ([`Ahead`]). That is why sums of values leave the registers after four pages where these have no
+//! room for all elements: what is used and what is next share the first-level cache.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -200,10 +200,11 @@ pub(super) enum Target {
     State(*mut f32),
 }
 
-/// Elements of a cache line.
-const LINE: usize = PAGE_POSITIONS;
+/// Halves of a cache line.
+const LINE: usize = 32;
 
-/// The first blocks of a chunk with so many pages (or of more chunks): keys, then values.
+/// The first blocks from a chunk on, where so many pages are left: keys, then values (and these
+/// again, of a single page).
 #[inline(always)]
 pub(super) fn first_blocks(
     pages: usize,
@@ -255,9 +256,8 @@ impl Part {
         Part { start: positions.start, pages, blocks }
     }
 
-    /// What to ask for while the elements `from` to `from + count` of the four blocks from `block`
-    /// on (or those that are left) are in use: the lines with the same numbers of as many blocks,
-    /// four further on.
+    /// What to ask for while the elements `from` to `from + count` of four blocks, from `block` on,
+    /// are in use: the same of the four that follow. Where fewer are left, as many.
     #[inline(always)]
     pub(super) fn ahead(&self, block: usize, (from, count): (usize, usize)) -> Ahead {
         let left = 2 * self.pages - block;
@@ -268,7 +268,8 @@ impl Part {
             let at = std::array::from_fn(|i| lines(block + STREAMS + i, 0));
             return Ahead::new(at, STREAMS * count);
         }
-        // Two: a chunk has as many keys as values. The four after a single page's are of two pages.
+        // Two are left, as a chunk has as many keys as values; each is two streams. The first two
+        // of the next chunk are known by then, unless this one has but a single page.
         let next = if block == 0 { left } else { block + STREAMS };
         let half = count / 2;
         let at = [lines(next, 0), lines(next + 1, 0), lines(next, half), lines(next + 1, half)];
