@@ -3,13 +3,19 @@
 //! Both products, of queries with keys and of weights with values, are [`Simd::accumulate`]: some
 //! queries at a time against rows of 32 (or 64) halves. Scores and weights of a chunk stay in the
 //! first-level cache.
+//!
+//! Keys and values of a long sequence come from memory. A chunk's blocks (all pages' keys, then their
+//! values) are used four at a time, and meanwhile the next four asked for, a line of each by turns
+//! ([`Ahead`]). That is why sums of values leave the registers after four pages where these have no
+//! room for all elements: what is used and what is next share the first-level cache.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
-use super::kernel::{AHEAD, PANEL, Part, Rows, Target, Unit};
+use super::kernel::{PANEL, Part, Rows, Target, Unit};
 use super::softmax::{Factors, Softmax, weights};
 use crate::pages::PAGE_POSITIONS;
-use crate::simd::{LANES, ROW_STRIDE, Simd};
+use crate::simd::{Ahead, LANES, ROW_STRIDE, STREAMS, Simd};
 
 /// Queries that are processed together at most, on any tier.
 const TOGETHER: usize = 12;
@@ -66,7 +72,13 @@ unsafe fn queries<S: Simd, const R: usize>(
     let dim = unit.dim;
     let blocks = part.blocks.as_ptr();
     // Only the first queries ask for what follows: the others find it in the cache.
-    let ahead = |block: usize| if first == 0 { block + AHEAD } else { block };
+    let ahead = |block: usize, elements| {
+        if first > 0 {
+            return Ahead::nothing(part.blocks[block].cast());
+        }
+        part.ahead(block, elements)
+    };
+    let mut asked = ahead(0, (0, 0));
     let mut scores = MaybeUninit::<Rows<R>>::uninit();
     let scores = scores.as_mut_ptr().cast::<f32>();
     let mut panel = MaybeUninit::<Rows<R>>::uninit();
@@ -95,10 +107,11 @@ unsafe fn queries<S: Simd, const R: usize>(
                         }
                     }
                 }
-                let keys = (*blocks.add(page)).add(from * PAGE_POSITIONS);
-                let next = (*blocks.add(ahead(page))).wrapping_add(from * PAGE_POSITIONS);
-                let (keys, next) = ((keys, PAGE_POSITIONS), (next.cast(), PAGE_POSITIONS * 2));
-                S::accumulate::<R, PAGE_VECTORS>(&mut sums, panel, keys, count, next);
+                if page % STREAMS == 0 {
+                    asked = ahead(page, (from, count));
+                }
+                let keys = ((*blocks.add(page)).add(from * PAGE_POSITIONS), PAGE_POSITIONS);
+                S::accumulate::<R, PAGE_VECTORS>(&mut sums, panel, keys, count, &mut asked);
                 for r in 0..R {
                     for v in 0..PAGE_VECTORS {
                         S::store(to.add(r * ROW_STRIDE + v * LANES), sums[r][v]);
@@ -139,15 +152,41 @@ unsafe fn queries<S: Simd, const R: usize>(
                 }
             };
         }
-        let sums = Values { part, dim, scores, factors: &factors, targets: &targets, first };
-        let seen = (seen(0), seen(R - 1));
-        let mut d = 0;
-        while d < dim {
-            d += match dim - d {
-                n if n >= 64 && S::ROWS >= R * 2 => sums.add::<S, 4>(unit, seen, d),
-                n if n >= 32 => sums.add::<S, 2>(unit, seen, d),
-                _ => sums.add::<S, 1>(unit, seen, d),
-            };
+        let values = Values {
+            part,
+            dim,
+            scores,
+            sums: panel,
+            factors: &factors,
+            targets: &targets,
+            first,
+            seen: (seen(0), seen(R - 1)),
+        };
+        for from in (0..dim).step_by(PANEL) {
+            let end = dim.min(from + PANEL);
+            let mut page = 0;
+            while page < part.pages {
+                // Four blocks at a time, or what the keys left of four.
+                let block = part.pages + page;
+                if block.is_multiple_of(STREAMS) {
+                    asked.finish::<S>();
+                    asked = ahead(block, (from, end - from));
+                }
+                let some = page..part.pages.min(page + STREAMS - block % STREAMS);
+                page = some.end;
+                let mut d = from;
+                while d < end {
+                    let (some, place) = (some.clone(), (d, d - from));
+                    d += match end - d {
+                        n if n >= 64 && S::ROWS >= R * 2 => {
+                            values.add::<S, 4>(unit, some, place, &mut asked)
+                        }
+                        n if n >= 32 => values.add::<S, 2>(unit, some, place, &mut asked),
+                        _ => values.add::<S, 1>(unit, some, place, &mut asked),
+                    };
+                }
+            }
+            asked.finish::<S>();
         }
     }
     R
@@ -159,43 +198,53 @@ struct Values<'a, const R: usize> {
     dim: usize,
     /// Weights by now.
     scores: *const f32,
+    /// Room for a panel of sums.
+    sums: *mut f32,
     factors: &'a Factors,
     targets: &'a [*mut f32; R],
     /// The first query's number.
     first: usize,
+    /// Positions that the first of the queries sees, and the last.
+    seen: (usize, usize),
 }
 
 impl<const R: usize> Values<'_, R> {
-    /// Elements `d` to `d + V * 16` of all positions. Returns `V * 16`.
+    /// Adds elements `d` to `d + V * 16` of some pages to sums, at place `to` of a panel, and after the
+    /// last page brings these to where they belong. Returns `V * 16`.
     #[inline(always)]
     unsafe fn add<S: Simd, const V: usize>(
         &self,
         unit: &Unit<'_>,
-        (fewest, most): (usize, usize),
-        d: usize,
+        pages: Range<usize>,
+        (d, to): (usize, usize),
+        asked: &mut Ahead,
     ) -> usize {
-        let Values { part, dim, scores, .. } = *self;
-        let blocks = part.blocks.as_ptr();
-        let values = part.pages;
+        let Values { part, dim, scores, seen: (fewest, most), .. } = *self;
+        let values = part.blocks[part.pages..].as_ptr();
+        let kept = |r: usize, v: usize| self.sums.wrapping_add(r * ROW_STRIDE + to + v * LANES);
         // SAFETY: the contract of `finished`; positions that a query sees have weights.
         unsafe {
             let mut sums = [[S::splat(0.0); V]; R];
-            for page in 0..part.pages {
+            if pages.start > 0 {
+                for r in 0..R {
+                    for v in 0..V {
+                        sums[r][v] = S::load(kept(r, v));
+                    }
+                }
+            }
+            for page in pages.clone() {
                 let start = page * PAGE_POSITIONS;
                 let count = fewest.saturating_sub(start).min(PAGE_POSITIONS);
-                let rows = ((*blocks.add(values + page)).add(d), dim);
-                let next = if self.first > 0 {
-                    (rows.0, dim)
-                } else if page + AHEAD < part.pages {
-                    ((*blocks.add(values + page + AHEAD)).wrapping_add(d), dim)
-                } else if d + V * LANES < dim && part.pages >= AHEAD {
-                    let page = page + AHEAD - part.pages;
-                    ((*blocks.add(values + page)).wrapping_add(d + V * LANES), dim)
-                } else {
-                    (*blocks.add(values + page + AHEAD), V * LANES)
-                };
-                let next = (next.0.cast(), next.1 * 2);
-                S::accumulate::<R, V>(&mut sums, scores.add(start), rows, count, next);
+                let rows = ((*values.add(page)).add(d), dim);
+                S::accumulate::<R, V>(&mut sums, scores.add(start), rows, count, asked);
+            }
+            if pages.end < part.pages {
+                for r in 0..R {
+                    for v in 0..V {
+                        S::store(kept(r, v), sums[r][v]);
+                    }
+                }
+                return V * LANES;
             }
             if fewest == most {
                 for r in 0..R {
@@ -215,8 +264,7 @@ impl<const R: usize> Values<'_, R> {
                     .min(part.pages * PAGE_POSITIONS);
                 for t in fewest..seen {
                     let weight = S::splat(*scores.add(r * ROW_STRIDE + t));
-                    let row = (*blocks.add(values + t / PAGE_POSITIONS))
-                        .add(t % PAGE_POSITIONS * dim + d);
+                    let row = (*values.add(t / PAGE_POSITIONS)).add(t % PAGE_POSITIONS * dim + d);
                     for v in 0..V {
                         let sum = S::load(kept[v].as_ptr());
                         let sum = S::fma(S::load_f16(row.add(v * LANES)), weight, sum);

@@ -11,14 +11,12 @@ use super::softmax::Softmax;
 use super::{few, many};
 use crate::dispatch::Cpu;
 use crate::pages::{PAGE_POSITIONS, PageId, Pages};
-use crate::simd::{LANES, ROW_STRIDE, Simd, tiered};
+use crate::simd::{Ahead, LANES, ROW_STRIDE, STREAMS, Simd, tiered};
 
 /// Queries of a unit at most.
 pub(super) const UNIT_QUERIES: usize = 64;
 /// Elements of a query that are multiplied in one go.
 pub(super) const PANEL: usize = 256;
-/// Blocks (a page's keys or values) between the one in use and the one that is asked for.
-pub(super) const AHEAD: usize = 2;
 
 /// The queries of some rows and heads with one KV head of one layer.
 ///
@@ -37,8 +35,8 @@ pub(super) struct Unit<'a> {
     /// Position of the first row.
     pub(super) start: usize,
     pub(super) rows: usize,
-    /// Where the keys and the values start that are needed after this unit.
-    pub(super) next: [*const u16; AHEAD],
+    /// The blocks that are needed after this unit.
+    pub(super) next: [*const u16; STREAMS],
 }
 
 impl Unit<'_> {
@@ -202,14 +200,31 @@ pub(super) enum Target {
     State(*mut f32),
 }
 
-/// One chunk of a unit.
+/// Halves of a cache line.
+const LINE: usize = 32;
+
+/// The first blocks from a chunk on, where so many pages are left: keys, then values (and these
+/// again, of a single page).
+#[inline(always)]
+pub(super) fn first_blocks(
+    pages: usize,
+    dim: usize,
+    keys: impl Fn(usize) -> *const u16,
+) -> [*const u16; STREAMS] {
+    std::array::from_fn(|block| {
+        let values = block / pages % 2 * dim * PAGE_POSITIONS;
+        keys(block % pages).wrapping_add(values)
+    })
+}
+
+/// One chunk of a unit. Its blocks are the keys, or the values, of one page.
 pub(super) struct Part {
     /// Position at which the chunk starts.
     pub(super) start: usize,
     /// Pages that the unit's last row sees.
     pub(super) pages: usize,
     /// Keys of all pages, values of all pages, and what is needed next.
-    pub(super) blocks: [*const u16; 2 * CHUNK_PAGES + AHEAD],
+    pub(super) blocks: [*const u16; 2 * CHUNK_PAGES + STREAMS],
 }
 
 impl Part {
@@ -221,7 +236,7 @@ impl Part {
         let end = (unit.start + unit.rows).min(positions.end);
         let first = positions.start / PAGE_POSITIONS;
         let pages = end.div_ceil(PAGE_POSITIONS) - first;
-        let mut blocks = [unit.next[0]; 2 * CHUNK_PAGES + AHEAD];
+        let mut blocks = [unit.next[0]; 2 * CHUNK_PAGES + STREAMS];
         // SAFETY: the table reaches the last row's position.
         unsafe {
             for i in 0..pages {
@@ -229,19 +244,35 @@ impl Part {
                 blocks[i] = keys;
                 blocks[pages + i] = keys.add(unit.dim * PAGE_POSITIONS);
             }
-            let next = &mut blocks[2 * pages..][..AHEAD];
-            next.copy_from_slice(&unit.next);
-            if !last {
-                next[0] = unit.keys(first + pages);
-                let after = first + pages + 1;
+            let next = if last {
+                unit.next
+            } else {
                 let seen = (unit.start + unit.rows).div_ceil(PAGE_POSITIONS);
-                next[1] = if after < seen {
-                    unit.keys(after)
-                } else {
-                    next[0].add(unit.dim * PAGE_POSITIONS)
-                };
-            }
+                let next = first + pages;
+                first_blocks(seen - next, unit.dim, |page| unit.keys(next + page))
+            };
+            blocks[2 * pages..][..STREAMS].copy_from_slice(&next);
         }
         Part { start: positions.start, pages, blocks }
+    }
+
+    /// What to ask for while the elements `from` to `from + count` of four blocks, from `block` on,
+    /// are in use: the same of the four that follow. Where fewer are left, as many.
+    #[inline(always)]
+    pub(super) fn ahead(&self, block: usize, (from, count): (usize, usize)) -> Ahead {
+        let left = 2 * self.pages - block;
+        let lines = |block: usize, line: usize| -> *const u8 {
+            self.blocks[block].wrapping_add((from + line) * LINE).cast()
+        };
+        if left >= STREAMS {
+            let at = std::array::from_fn(|i| lines(block + STREAMS + i, 0));
+            return Ahead::new(at, STREAMS * count);
+        }
+        // Two are left, as a chunk has as many keys as values; each is two streams. The first two
+        // of the next chunk are known by then, unless this one has but a single page.
+        let next = if block == 0 { left } else { block + STREAMS };
+        let half = count / 2;
+        let at = [lines(next, 0), lines(next + 1, 0), lines(next, half), lines(next + 1, half)];
+        Ahead::new(at, 2 * count)
     }
 }

@@ -277,16 +277,17 @@ pub(crate) fn attend(
     let (plan, states, out) = (&*made, Shared::new(states), Shared::new(out));
     let pages = access.pages_mut();
     let group = heads / shape.kv_heads;
-    // The keys, and the values or more keys, with which an item begins.
+    // The blocks with which an item begins.
     let begins = |item: &Item| {
         let block = &plan.blocks[item.block];
-        let table = batch.segments[block.segment].table;
-        let page = chunks::positions(item.chunk).start / PAGE_POSITIONS;
-        // SAFETY: layer and head exist; nothing is written there.
-        let keys = |page| unsafe { pages.head(page, layer, block.head / group).cast_const() };
-        let first = keys(table[page]);
-        let second = table.get(page + 1).map_or(first, |&page| keys(page));
-        [first.cast(), second.cast()]
+        let segment = &batch.segments[block.segment];
+        let first = chunks::positions(item.chunk).start / PAGE_POSITIONS;
+        let end = segment.start + block.row + block.rows;
+        kernel::first_blocks(end.div_ceil(PAGE_POSITIONS) - first, dim, |page| {
+            let page = segment.table[first + page];
+            // SAFETY: layer and head exist; nothing is written there.
+            unsafe { pages.head(page, layer, block.head / group).cast_const().cast() }
+        })
     };
     let run = |item: usize| {
         let Item { block, chunk } = plan.items[item];

@@ -92,6 +92,7 @@ fn decoding_and_prefill_meet_the_oracle_with_the_same_bits_on_every_tier() {
         (280, 2, 2, 32),
         (100, 1, 2, 96),
         (60, 2, 10, 272),
+        (150, 1, 3, 288),
         (270, 1, 6, 32),
         (265, 1, 8, 48),
         (40, 1, 67, 16),

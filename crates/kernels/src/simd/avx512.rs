@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{LANES, ROW_STRIDE, Simd};
+use super::{Ahead, LANES, ROW_STRIDE, Simd};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512;
@@ -223,7 +223,7 @@ impl Simd for Avx512 {
         a: *const f32,
         (b, step): (*const u16, usize),
         n: usize,
-        ahead: (*const u8, usize),
+        ahead: &mut Ahead,
     ) {
         if R == 12 && V == 2 && n > 0 {
             // SAFETY: the trait's contract; that many sums.
@@ -251,8 +251,9 @@ unsafe fn accumulate_12(
     a: *const f32,
     (b, step): (*const u16, usize),
     n: usize,
-    (ahead, ahead_step): (*const u8, usize),
+    ahead: &mut Ahead,
 ) {
+    ahead.left = ahead.left.saturating_sub(n);
     macro_rules! row {
         ($row:literal, $first:literal, $second:literal) => {
             concat!(
@@ -272,7 +273,13 @@ unsafe fn accumulate_12(
             "2:",
             "vcvtph2ps zmm24, [{b}]",
             "vcvtph2ps zmm25, [{b} + 32]",
-            "prefetcht0 [{ahead}]",
+            "prefetcht0 [{first}]",
+            "add {first}, {ahead_step}",
+            "mov {asked}, {first}",
+            "mov {first}, {second}",
+            "mov {second}, {third}",
+            "mov {third}, {fourth}",
+            "mov {fourth}, {asked}",
             row!("0", "0", "1"),
             row!("1", "2", "3"),
             row!("2", "4", "5"),
@@ -287,15 +294,18 @@ unsafe fn accumulate_12(
             row!("11", "22", "23"),
             "add {a}, 4",
             "add {b}, {step}",
-            "add {ahead}, {ahead_step}",
             "dec {n}",
             "jnz 2b",
             stride = const ROW_STRIDE * size_of::<f32>(),
             a = inout(reg) a => _,
             b = inout(reg) b => _,
             step = in(reg) step * size_of::<u16>(),
-            ahead = inout(reg) ahead => _,
-            ahead_step = in(reg) ahead_step,
+            first = inout(reg) ahead.at[0],
+            second = inout(reg) ahead.at[1],
+            third = inout(reg) ahead.at[2],
+            fourth = inout(reg) ahead.at[3],
+            asked = out(reg) _,
+            ahead_step = in(reg) ahead.step,
             n = inout(reg) n => _,
             inout("zmm0") sums[0],
             inout("zmm1") sums[1],
