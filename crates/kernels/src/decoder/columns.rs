@@ -23,6 +23,10 @@ thread_local! {
     static USED_UP: RefCell<[Lines; 2]> = RefCell::default();
 }
 
+/// Elements between rows of gate and up: without them, rows of a size that a large power of two
+/// divides would share a few of the first-level cache's sets.
+const APART: usize = 16;
+
 /// Rows from which on the work between products is split among threads.
 const PARALLEL_ROWS: usize = 8;
 
@@ -40,8 +44,8 @@ pub(super) fn forward(
     space.product.resize(run.rows * shape.hidden);
     space.k.resize(run.rows * kv_width);
     space.v.resize(run.rows * kv_width);
-    space.gate.resize(run.rows * shape.ffn);
-    space.up.resize(run.rows * shape.ffn);
+    space.gate.resize(run.rows * (shape.ffn + APART));
+    space.up.resize(run.rows * (shape.ffn + APART));
     let layers = &run.decoder.layers;
     for (index, layer) in layers.iter().enumerate() {
         run.attention_block(index, layer, space, access, batch, x)?;
@@ -192,6 +196,9 @@ impl Run<'_> {
         let threads = self.pool.threads();
         self.resize(&mut space.gated, ffn)?;
         let gated = space.gated.writer(self.fast);
+        // A matrix of floats reads them as a whole.
+        let floats = down.matrices[0].is_float();
+        let stride = ffn + if floats { 0 } else { APART };
         let (gate_to, up_to) = (Shared::new(&mut space.gate), Shared::new(&mut space.up));
         // A unit is a block of the gated activations: two tiles of each.
         let cut = Cut::new(gate.tiles() / 2, self.rows, threads);
@@ -208,14 +215,15 @@ impl Run<'_> {
             // go to the thread's own buffers, which have room for their elements of these tiles.
             unsafe {
                 let exact = input.exact();
-                product(self.cpu, &gate, exact, tiles.clone(), gate_to.at(0), ffn, then);
-                product(self.cpu, &up, exact, tiles.clone(), up_to.at(0), ffn, next);
+                product(self.cpu, &gate, exact, tiles.clone(), gate_to.at(0), stride, then);
+                product(self.cpu, &up, exact, tiles.clone(), up_to.at(0), stride, next);
                 for row in 0..self.exact {
-                    let at = row * ffn + first;
+                    let at = row * stride + first;
                     elementwise::silu_mul(self.cpu, gate_to.at(at), up_to.at(at), count);
                 }
                 let blocks = count / BLOCK_COLUMNS;
-                gated.write_exact(self.cpu, first / BLOCK_COLUMNS, blocks, gate_to.at(first), ffn);
+                let from = gate_to.at(first);
+                gated.write_exact(self.cpu, first / BLOCK_COLUMNS, blocks, from, stride);
                 USED_UP.with_borrow_mut(|[gate_out, up_out]| {
                     for (matrix, out) in [(&gate, &mut *gate_out), (&up, &mut *up_out)] {
                         out.resize((self.rows - self.exact) * count);
@@ -231,7 +239,8 @@ impl Run<'_> {
                 });
             }
         })?;
-        let input = Input::of(&space.gate, &space.gated, self.fast)?;
+        let gate = if floats { &space.gate[..self.rows * ffn] } else { &[] };
+        let input = Input::of(gate, &space.gated, self.fast)?;
         let [down] = down.matrices;
         if let Some(layer) = following {
             let qkv = self.qkv(layer)?;

@@ -65,8 +65,8 @@ impl<'a> Input<'a> {
         Input { floats: &[], quantized, fast: None }
     }
 
-    /// `floats` is `[rows][columns]`, of the shape of `operand`, whose fast rows are multiplied if
-    /// `tiles` is there.
+    /// `floats` is `[rows][columns]`, of the shape of `operand`, or nothing where no matrix of floats
+    /// reads it; the operand's fast rows are multiplied if `tiles` is there.
     pub(crate) fn of(
         floats: &'a [f32],
         operand: &'a Operand,
@@ -74,7 +74,9 @@ impl<'a> Input<'a> {
     ) -> Result<Input<'a>, KernelError> {
         let Operand { exact, fast } = operand;
         let rows = exact.rows() + if tiles.is_some() { fast.rows() } else { 0 };
-        expect_size("an input", rows * exact.columns(), floats.len())?;
+        if !floats.is_empty() {
+            expect_size("an input", rows * exact.columns(), floats.len())?;
+        }
         expect_size("the columns of fast rows", exact.columns(), fast.columns())?;
         Ok(Input { floats, quantized: exact, fast: tiles.map(|tiles| (tiles, fast)) })
     }
