@@ -34,7 +34,9 @@ use crate::simd::avx512::Avx512;
 use crate::simd::{LANES, ROW_STRIDE, Simd, exp2};
 
 /// Queries that take a turn together.
-const TOGETHER: usize = 32;
+const TOGETHER: usize = 64;
+/// Queries that are multiplied together.
+const PAIR: usize = 2 * SIDE;
 /// Rows or columns of a tile.
 const SIDE: usize = 16;
 /// Elements of a tile's row: a page's positions, or as many elements of a head.
@@ -158,15 +160,19 @@ impl<'a> Turn<'a> {
     /// The contract of [`all_chunks`], whose scratch has the chunk's keys and values.
     unsafe fn take(&self, scratch: &mut Scratch, ends: (bool, bool), out: *mut f32) {
         let (dim, blocks) = (self.unit.dim, self.unit.dim.div_ceil(BLOCK));
-        let (more, groups) = (self.count > SIDE, self.count.div_ceil(SIDE));
         let queries = &scratch.queries[self.first / SIDE * blocks..];
         let scores = (&raw mut scratch.scores.0).cast::<f32>();
         for (page, keys) in scratch.keys.chunks_exact(2 * blocks).take(self.pages).enumerate() {
-            let (a, b) = (pair_of(queries, blocks), pair_of(keys, blocks));
-            let to = scores.wrapping_add(page * PAGE_POSITIONS);
-            // SAFETY: tiles of the queries and of a page's keys; the scores have room for 32 rows.
-            unsafe { Block { a, b, blocks, to, stride: ROW_STRIDE }.multiply(more, true) };
+            let b = pair_of(keys, blocks);
+            for first in (0..self.count).step_by(PAIR) {
+                let a = pair_of(&queries[first / SIDE * blocks..], blocks);
+                let to = scores.wrapping_add(first * ROW_STRIDE + page * PAGE_POSITIONS);
+                let more = self.count - first > SIDE;
+                // SAFETY: tiles of the queries and of a page's keys; there is room for the scores.
+                unsafe { Block { a, b, blocks, to, stride: ROW_STRIDE }.multiply(more, true) };
+            }
         }
+        let groups = self.count.div_ceil(SIDE);
         let mut new =
             [const { Softmax { most: [0.0; LANES], sum: [0.0; LANES] } }; TOGETHER / SIDE];
         for group in 0..groups {
@@ -175,13 +181,16 @@ impl<'a> Turn<'a> {
             new[group] = unsafe { self.weights(group, scores, &mut scratch.weights[group]) };
         }
         let sums = scratch.sums.as_mut_ptr();
-        let weights = pair_of(scratch.weights.as_flattened(), CHUNK_PAGES);
         for d in (0..dim).step_by(2 * SIDE) {
             let b = pair_of(&scratch.values[d / SIDE * CHUNK_PAGES..], CHUNK_PAGES);
-            let to = sums.wrapping_add(d);
-            let product = Block { a: weights, b, blocks: self.pages, to, stride: dim };
-            // SAFETY: tiles of the weights and of the pages' values; the sums have room for 32 rows.
-            unsafe { product.multiply(more, dim - d > SIDE) };
+            for first in (0..self.count).step_by(PAIR) {
+                let a = pair_of(scratch.weights[first / SIDE..].as_flattened(), CHUNK_PAGES);
+                let to = sums.wrapping_add(first * dim + d);
+                let more = self.count - first > SIDE;
+                let product = Block { a, b, blocks: self.pages, to, stride: dim };
+                // SAFETY: tiles of the weights and of the pages' values; there is room for the sums.
+                unsafe { product.multiply(more, dim - d > SIDE) };
+            }
         }
         for group in 0..groups {
             let total = &mut scratch.totals[self.first / SIDE + group];
@@ -216,37 +225,41 @@ impl<'a> Turn<'a> {
             let mut most = [Avx512::splat(lowest); LANES];
             for query in 0..self.queries(group) {
                 let (row, seen) = (scores[query].as_ptr(), self.seen(group * SIDE + query));
-                let whole = seen / LANES * LANES;
+                let (whole, mut here) = (seen / LANES * LANES, most[query]);
                 for i in (0..whole).step_by(LANES) {
-                    most[query] = Avx512::max(most[query], Avx512::load(row.add(i)));
+                    here = Avx512::max(here, Avx512::load(row.add(i)));
                 }
                 if whole < seen {
                     let last = Avx512::load(row.add(whole));
-                    let last = Avx512::keep_below(last, seen - whole, lowest);
-                    most[query] = Avx512::max(most[query], last);
+                    here = Avx512::max(here, Avx512::keep_below(last, seen - whole, lowest));
                 }
+                most[query] = here;
             }
             Avx512::store(new.most.as_mut_ptr(), Avx512::max_lanes(&most));
             let mut sums = [zero; LANES];
             let ones = numbers(_mm512_set1_epi16(0x3f80));
             for query in 0..self.queries(group) {
                 let (row, seen) = (scores[query].as_ptr(), self.seen(group * SIDE + query));
-                let shift = Avx512::splat(new.most[query]);
-                for (page, to) in to.iter_mut().enumerate().take(self.pages) {
-                    let start = page * PAGE_POSITIONS;
-                    let to = to.0.as_mut_ptr().add(query * BLOCK).cast();
-                    if seen <= start {
-                        _mm512_store_si512(to, _mm512_setzero_si512());
-                        continue;
-                    }
-                    let low = Avx512::sub(Avx512::load(row.add(start)), shift);
-                    let high = Avx512::sub(Avx512::load(row.add(start + LANES)), shift);
-                    let both = bits(_mm512_cvtne2ps_pbh(exp2::<Avx512>(high), exp2::<Avx512>(low)));
-                    let keep = u32::MAX >> BLOCK.saturating_sub(seen - start);
-                    let both = _mm512_maskz_mov_epi16(keep, both);
-                    _mm512_store_si512(to, both);
-                    sums[query] = _mm512_dpbf16_ps(sums[query], numbers(both), ones);
+                let (shift, mut sum) = (Avx512::splat(new.most[query]), zero);
+                let to = to.as_mut_ptr().cast::<u16>().add(query * BLOCK);
+                let to = |page| to.add(page * SIDE * BLOCK).cast();
+                let whole = seen / BLOCK;
+                for page in 0..whole {
+                    let both = exponential(row.add(page * BLOCK), shift);
+                    _mm512_store_si512(to(page), both);
+                    sum = _mm512_dpbf16_ps(sum, numbers(both), ones);
                 }
+                for page in whole..self.pages {
+                    let mut both = _mm512_setzero_si512();
+                    if page * BLOCK < seen {
+                        let keep = (1 << (seen % BLOCK)) - 1;
+                        both = exponential(row.add(page * BLOCK), shift);
+                        both = _mm512_maskz_mov_epi16(keep, both);
+                        sum = _mm512_dpbf16_ps(sum, numbers(both), ones);
+                    }
+                    _mm512_store_si512(to(page), both);
+                }
+                sums[query] = sum;
             }
             Avx512::store(new.sum.as_mut_ptr(), Avx512::sums(&sums));
         }
@@ -360,6 +373,21 @@ unsafe fn pack_values(values: *const u16, dim: usize, page: usize, to: &mut [Pan
                 _mm512_store_si512(tile.add(position * SIDE).cast(), both);
             }
         }
+    }
+}
+
+/// Two to the power of a block of scores less `shift`, rounded.
+///
+/// # Safety
+/// `scores` is valid for a block, and the CPU has the features.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+unsafe fn exponential(scores: *const f32, shift: __m512) -> __m512i {
+    // SAFETY: the contract above.
+    unsafe {
+        let low = Avx512::sub(Avx512::load(scores), shift);
+        let high = Avx512::sub(Avx512::load(scores.add(LANES)), shift);
+        bits(_mm512_cvtne2ps_pbh(exp2::<Avx512>(high), exp2::<Avx512>(low)))
     }
 }
 

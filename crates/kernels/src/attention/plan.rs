@@ -19,6 +19,8 @@ const PIECES: usize = 2;
 /// once for all of them.
 pub(super) const FAST_QUERIES: usize = 256;
 const FAST_ROWS: usize = 64;
+/// Blocks of fast rows that a thread should have, if that leaves them [`BLOCK_ROWS`].
+const FAST_BLOCKS: usize = 4;
 /// How many times as long other segments take for the same.
 const EXACT_COST: usize = 4;
 
@@ -109,11 +111,13 @@ impl Plan {
         let group = heads / kv_heads;
         let together = group.min(UNIT_QUERIES);
         let most_rows = |queries, rows| 1 << usize::min(queries / together, rows).ilog2();
-        let (slow_rows, fast_rows) =
-            (most_rows(UNIT_QUERIES, BLOCK_ROWS), most_rows(FAST_QUERIES, FAST_ROWS));
+        let exact_rows = most_rows(UNIT_QUERIES, BLOCK_ROWS);
+        let fast_share =
+            batch.fast().map_or(0, |(_, rows)| rows * kv_heads / threads / FAST_BLOCKS);
+        let fast_rows = most_rows(FAST_QUERIES, fast_share.clamp(BLOCK_ROWS, FAST_ROWS));
         for (index, segment) in batch.segments.iter().enumerate() {
             let fast = batch.is_fast(index);
-            let most_rows = if fast { fast_rows } else { slow_rows };
+            let most_rows = if fast { fast_rows } else { exact_rows };
             // What is small next to a thread's share need not be divided further.
             let split = self.parallel
                 && !fast
