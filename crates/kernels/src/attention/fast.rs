@@ -74,7 +74,7 @@ thread_local! {
 }
 
 impl Scratch {
-    /// Makes room for a unit; what is beyond its elements and queries is finite.
+    /// Makes room for a unit, up to whole turns; what is beyond its queries means nothing.
     fn make_room(&mut self, unit: &Unit<'_>) {
         let blocks = unit.dim.div_ceil(BLOCK);
         let tiles = |tiles: &mut Vec<Panel>, count| {

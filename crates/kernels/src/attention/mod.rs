@@ -9,6 +9,9 @@
 //!
 //! Queries of the heads that share a KV head, and neighbouring rows of a prefill, are processed
 //! together: every key and value is loaded and widened once for several of them.
+//!
+//! The rows of prompts under `prefill: 'fast'` have another sequence of operations, with the same
+//! chunks and no less fixed: `fast.rs`.
 
 mod chunks;
 #[cfg(target_arch = "x86_64")]
