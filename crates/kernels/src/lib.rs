@@ -21,6 +21,8 @@ mod activations;
 mod arena;
 mod attention;
 mod bf16;
+#[cfg(target_arch = "x86_64")]
+mod bf16_tiles;
 mod blocks;
 mod decoder;
 mod dispatch;

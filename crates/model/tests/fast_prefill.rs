@@ -42,6 +42,7 @@ fn with_fast_prefill_logits_depend_on_the_tokens_and_on_which_are_the_prompts() 
         (&models[0], 330, 0),
         (&models[1], 7, 20),
         (&models[0], 64, 1),
+        (&models[1], 1, 2),
     ] {
         // 313 tokens of prompt, then an answer, one token at a time or some.
         let mut one = Sequence::new(&pool, tokens.len());

@@ -55,7 +55,7 @@ impl Unit<'_> {
     /// # Safety
     /// The unit's contract; `index` is in the table.
     #[inline(always)]
-    unsafe fn keys(&self, index: usize) -> *const u16 {
+    pub(super) unsafe fn keys(&self, index: usize) -> *const u16 {
         // SAFETY: layer and head exist.
         unsafe { self.pages.head(self.table[index], self.layer, self.kv_head).cast() }
     }

@@ -9,8 +9,13 @@
 //!
 //! Queries of the heads that share a KV head, and neighbouring rows of a prefill, are processed
 //! together: every key and value is loaded and widened once for several of them.
+//!
+//! The rows of prompts under `prefill: 'fast'` have another sequence of operations, with the same
+//! chunks and no less fixed: `fast.rs`.
 
 mod chunks;
+#[cfg(target_arch = "x86_64")]
+mod fast;
 mod few;
 mod kernel;
 mod many;
@@ -111,17 +116,25 @@ impl<'a> Batch<'a> {
         Ok(Batch { pool, segments: segments.to_vec(), first_rows, rows, fast: None })
     }
 
-    /// The same, with the last `rows` rows' matrix products in bf16.
+    /// The same, with the last `rows` rows' products in bf16, those of matrices and of attention.
     ///
     /// # Errors
-    /// More rows than there are.
+    /// More rows than there are, or a part of a segment.
     pub fn with_fast(mut self, tiles: Bf16Tiles, rows: usize) -> Result<Batch<'a>, KernelError> {
-        if rows > self.rows() {
-            let (expected, found) = (self.rows(), rows);
-            return Err(KernelError::Shape { what: "rows of fast products", expected, found });
+        let starts = self.first_rows.iter().map(|first| self.rows() - first);
+        if rows > 0 && !starts.clone().any(|left| left == rows) {
+            let expected = starts.filter(|&left| left < rows).max().unwrap_or(0);
+            let what = "rows of whole segments with fast products";
+            return Err(KernelError::Shape { what, expected, found: rows });
         }
         self.fast = Some((tiles, rows)).filter(|_| rows > 0);
         Ok(self)
+    }
+
+    /// Whether a segment's rows have fast products.
+    fn is_fast(&self, segment: usize) -> bool {
+        let fast = self.fast.map_or(0, |(_, rows)| rows);
+        self.first_rows[segment] >= self.rows() - fast
     }
 
     /// The last rows whose products are fast.
@@ -313,6 +326,10 @@ pub(crate) fn attend(
         // nobody writes them. Each chunk has a state of its own; whoever closes the last chunk
         // sees all of them, and is the only one to use them and `out` then.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
+            if let Some((tiles, _)) = batch.fast.filter(|_| block.fast) {
+                return fast::finished(tiles, &unit, to);
+            }
             let Some(split) = block.split else {
                 return kernel::finished(cpu, &unit, to);
             };

@@ -15,6 +15,14 @@ const SPLIT_ROWS: usize = 4;
 const SERIAL_WORK: usize = 40_000;
 /// Pieces of work for a thread.
 const PIECES: usize = 2;
+/// Queries and rows of a block at most, of segments with fast products: keys and values are packed
+/// once for all of them.
+pub(super) const FAST_QUERIES: usize = 256;
+const FAST_ROWS: usize = 64;
+/// Blocks of fast rows that a thread should have, if that leaves them [`BLOCK_ROWS`].
+const FAST_BLOCKS: usize = 4;
+/// How many times as long other segments take for the same.
+const EXACT_COST: usize = 4;
 
 /// The queries of some rows of a segment and some heads that share a KV head.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +34,8 @@ pub(super) struct Block {
     pub(super) head: usize,
     pub(super) heads: usize,
     pub(super) split: Option<Split>,
+    /// Whether its products are fast.
+    pub(super) fast: bool,
 }
 
 /// A block whose chunks are computed one by one.
@@ -50,8 +60,8 @@ pub(super) struct Item {
 struct Question {
     /// Heads, KV heads, elements of a head, threads.
     sizes: [usize; 4],
-    /// The first position and the rows of each segment.
-    segments: Vec<(usize, usize)>,
+    /// The first position and the rows of each segment, and whether its products are fast.
+    segments: Vec<(usize, usize, bool)>,
 }
 
 /// The division of a batch's attention. Kept from layer to layer: what other threads have in their
@@ -81,7 +91,8 @@ impl Plan {
         threads: usize,
     ) {
         let sizes = [heads, kv_heads, dim, threads];
-        let segments = batch.segments.iter().map(|segment| (segment.start, segment.rows));
+        let segments = batch.segments.iter().enumerate();
+        let segments = segments.map(|(i, segment)| (segment.start, segment.rows, batch.is_fast(i)));
         let known = &self.question.segments;
         if self.question.sizes == sizes && segments.clone().eq(known.iter().copied()) {
             return;
@@ -99,10 +110,17 @@ impl Plan {
         self.parallel = threads > 1 && total.saturating_mul(heads * dim) > SERIAL_WORK;
         let group = heads / kv_heads;
         let together = group.min(UNIT_QUERIES);
-        let most_rows = 1 << (UNIT_QUERIES / together).min(BLOCK_ROWS).ilog2();
+        let most_rows = |queries, rows| 1 << usize::min(queries / together, rows).ilog2();
+        let exact_rows = most_rows(UNIT_QUERIES, BLOCK_ROWS);
+        let fast_share =
+            batch.fast().map_or(0, |(_, rows)| rows * kv_heads / threads / FAST_BLOCKS);
+        let fast_rows = most_rows(FAST_QUERIES, fast_share.clamp(BLOCK_ROWS, FAST_ROWS));
         for (index, segment) in batch.segments.iter().enumerate() {
+            let fast = batch.is_fast(index);
+            let most_rows = if fast { fast_rows } else { exact_rows };
             // What is small next to a thread's share need not be divided further.
             let split = self.parallel
+                && !fast
                 && segment.rows <= SPLIT_ROWS
                 && work(segment).saturating_mul(threads * PIECES) > total;
             for first in (0..heads).step_by(group) {
@@ -112,7 +130,8 @@ impl Plan {
                     while row < segment.rows {
                         let start = segment.start + row;
                         let rows = (most_rows - start % most_rows).min(segment.rows - row);
-                        let block = Block { segment: index, row, rows, head, heads, split: None };
+                        let block =
+                            Block { segment: index, row, rows, head, heads, split: None, fast };
                         self.add(block, if split { chunks::count(start + rows) } else { 1 }, dim);
                         row += rows;
                     }
@@ -143,7 +162,8 @@ impl Plan {
                 Some(_) => chunks::positions(item.chunk),
                 None => 0..end,
             };
-            block.rows * block.heads * (positions.end.min(end) - positions.start)
+            let each = if block.fast { 1 } else { EXACT_COST };
+            block.rows * block.heads * (positions.end.min(end) - positions.start) * each
         };
         let total: usize = self.items.iter().map(cost).sum();
         let mut before = 0;

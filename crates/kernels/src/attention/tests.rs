@@ -1,3 +1,5 @@
+mod fast;
+
 use super::*;
 use crate::test_random::Random;
 

@@ -9,8 +9,9 @@
 //! matrices' rows (`columns.rs`), so that every weight is read once; one of many by its own rows
 //! (`rows.rs`), so that what a layer makes of a row stays in one core's cache.
 //!
-//! Where a batch has rows of fast products (the last ones), their matrix products are bf16 (see
-//! `matmul/amx_bf16.rs`); everything else, attention and the head's logits among it, is the same.
+//! Where a batch has rows of fast products (the last ones), those of their matrices and of their
+//! attention are bf16 (see `matmul/amx_bf16.rs` and `attention/fast.rs`); everything else, the head's
+//! logits among it, is the same.
 
 mod columns;
 mod rows;

@@ -14,43 +14,19 @@
 //! multiplied with all input rows, a strip of 32 after the other. The two do not mix: for some forty
 //! nanoseconds after a tile instruction the core runs 512-bit arithmetic on one port instead of two.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
 use super::{Job, avx512};
 use crate::bf16::{Bf16Rows, Bf16Tiles};
+use crate::bf16_tiles::{Block, Panel, TILE_BYTES, configured, pair};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::tiles::{BLOCK_COLUMNS, Format, TILE_ROWS, TileFormat, with_format};
 
 /// Bytes of dequantised weights that a pass over the input rows should not exceed.
 const PANEL_BYTES: usize = 1 << 20;
-/// Bytes of a tile register: 16 rows (or pairs of columns) of 64.
-const TILE_BYTES: usize = 1024;
-
-/// The operand of `ldtilecfg`: palette 1, eight registers of 16 rows of 64 bytes.
-#[repr(C, align(64))]
-struct Configuration([u8; 64]);
-
-static FULL: Configuration = {
-    let mut bytes = [0; 64];
-    bytes[0] = 1;
-    let mut tile = 0;
-    while tile < 8 {
-        // Bytes of a row, in 16 bits each from byte 16 on; rows from byte 48 on.
-        bytes[16 + 2 * tile] = 64;
-        bytes[48 + tile] = 16;
-        tile += 1;
-    }
-    Configuration(bytes)
-};
-
-/// A tile register's worth of weights: `[16 pairs of columns][16 matrix rows][2 columns]`.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Panel([u16; TILE_BYTES / 2]);
 
 /// Sums of 32 input rows by 32 matrix rows, where the output has room for fewer.
 #[repr(C, align(64))]
@@ -74,20 +50,20 @@ thread_local! {
 /// # Safety
 /// The contract of [`super::product`], with `input` in place of the quantised rows and as many rows
 /// as the job names.
-pub(super) unsafe fn product(_: Bf16Tiles, format: TileFormat, job: &Job, input: &Bf16Rows) {
+pub(super) unsafe fn product(proof: Bf16Tiles, format: TileFormat, job: &Job, input: &Bf16Rows) {
     debug_assert_eq!((job.rows.len(), job.blocks), (input.rows(), input.blocks()));
     SCRATCH.with_borrow_mut(|scratch| {
         let most = (PANEL_BYTES / (job.blocks * TILE_BYTES)).max(2) & !1;
         let most = most.min(job.tiles.len().max(1));
         if scratch.panels.len() < most * job.blocks {
-            scratch.panels.resize(most * job.blocks, Panel([0; TILE_BYTES / 2]));
+            scratch.panels.resize(most * job.blocks, Panel::ZERO);
         }
         for first in job.tiles.clone().step_by(most) {
             let tiles = first..job.tiles.end.min(first + most);
             // SAFETY: the token proves the features; the panels have room for `most` tiles.
             unsafe {
                 unpack(format, job, tiles.clone(), &mut scratch.panels);
-                multiply(job, tiles, input, scratch);
+                configured(proof, || multiply(job, tiles, input, scratch));
             }
         }
     });
@@ -187,49 +163,28 @@ unsafe fn floats(format: TileFormat, block: *const u8, to: &mut Panel) {
     }
 }
 
-/// Two columns of 16 matrix rows, side by side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
-fn pair(first: __m512, second: __m512) -> __m512i {
-    // `first` in the lower half of the register.
-    // SAFETY: both are 64 bytes without padding.
-    let both: __m512i = unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(second, first)) };
-    #[rustfmt::skip]
-    let order = _mm512_set_epi16(
-        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
-        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0,
-    );
-    _mm512_permutexvar_epi16(order, both)
-}
-
 /// Some tiles, dequantised in `scratch`, times all input rows.
 ///
 /// # Safety
-/// The contract of [`product`]; the panels are those of the tiles.
+/// The contract of [`product`]; the panels are those of the tiles, and tile registers configured.
 unsafe fn multiply(job: &Job, tiles: Range<usize>, input: &Bf16Rows, scratch: &mut Scratch) {
     let span = job.blocks * TILE_BYTES;
     let panels = scratch.panels.as_ptr().cast::<u8>();
     let corner = scratch.corner.0.as_mut_ptr();
-    // SAFETY: groups of the input, which have sixteen rows each in memory, and panels of the tiles;
-    // outputs by the contract, or the corner. The configuration is valid, and `tilerelease` undoes it.
-    unsafe {
-        asm!("ldtilecfg [{0}]", in(reg) &raw const FULL, options(nostack));
-        for first in (0..job.rows.len()).step_by(32) {
-            let rows = (job.rows.len() - first).min(32);
-            let a = input.group(first);
-            for tile in tiles.clone().step_by(2) {
-                let columns = (tiles.end - tile).min(2);
+    for first in (0..job.rows.len()).step_by(32) {
+        let rows = (job.rows.len() - first).min(32);
+        let a = input.group(first);
+        for tile in tiles.clone().step_by(2) {
+            let columns = (tiles.end - tile).min(2);
+            // SAFETY: groups of the input, which have sixteen rows each in memory, and panels of the
+            // tiles; outputs by the contract, or the corner.
+            unsafe {
                 let b = panels.add((tile - tiles.start) * span);
                 let out = job.to(tile, job.rows.start + first);
                 let whole = rows.is_multiple_of(16);
                 let (to, stride) = if whole { (out, job.stride) } else { (corner, 32) };
-                let block = Block { a, b, blocks: job.blocks, to, stride };
-                match (rows > 16, columns) {
-                    (true, 2) => two_by_two(&block),
-                    (true, _) => two_by_one(&block),
-                    (false, 2) => one_by_two(&block),
-                    (false, _) => one_by_one(&block),
-                }
+                let (a, b) = ([a, a.wrapping_add(span)], [b, b.wrapping_add(span)]);
+                Block { a, b, blocks: job.blocks, to, stride }.multiply(rows > 16, columns > 1);
                 if !whole {
                     for row in 0..rows {
                         let (from, to) = (corner.add(row * 32), out.add(row * job.stride));
@@ -238,114 +193,5 @@ unsafe fn multiply(job: &Job, tiles: Range<usize>, input: &Bf16Rows, scratch: &m
                 }
             }
         }
-        asm!("tilerelease", options(nostack, nomem));
     }
-}
-
-/// The operands of a product that stays in tile registers.
-struct Block {
-    /// A group of activations, and after it perhaps another.
-    a: *const u8,
-    /// A tile's panels, and after them perhaps another's.
-    b: *const u8,
-    blocks: usize,
-    to: *mut f32,
-    /// Elements from one output row to the next.
-    stride: usize,
-}
-
-/// Defines a product of one or two groups (tmm4, tmm5) and one or two tiles (tmm6, tmm7): sums of
-/// the first group in tmm0 and tmm1, of the second in tmm2 and tmm3.
-macro_rules! products {
-    ($($(#[$doc:meta])* $name:ident: $zero:tt $load_and_multiply:tt $store:tt;)*) => {
-        $(products!(@one $(#[$doc])* $name $zero $load_and_multiply $store);)*
-    };
-    (@one $(#[$doc:meta])* $name:ident [$($zero:literal)*] [$($step:literal)*] [$($store:literal)*]) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// Tile registers are configured; the operands are valid for as many groups, tiles and
-        /// output rows of 16 as the name says.
-        #[inline(always)]
-        unsafe fn $name(block: &Block) {
-            let span = block.blocks * TILE_BYTES;
-            // SAFETY: reads `blocks` kilobytes of each operand and writes the sums, by the contract.
-            // No compiled code uses tile registers. (`blocks` is positive: no matrix is empty.)
-            unsafe {
-                asm!(
-                    $(concat!("tilezero ", $zero),)*
-                    "2:",
-                    $($step,)*
-                    "add {a}, 1024",
-                    "add {c}, 1024",
-                    "add {b}, 1024",
-                    "add {d}, 1024",
-                    "dec {blocks}",
-                    "jnz 2b",
-                    $($store,)*
-                    a = inout(reg) block.a => _,
-                    c = inout(reg) block.a.wrapping_add(span) => _,
-                    b = inout(reg) block.b => _,
-                    d = inout(reg) block.b.wrapping_add(span) => _,
-                    blocks = inout(reg) block.blocks => _,
-                    to = in(reg) block.to,
-                    below = in(reg) block.to.wrapping_add(16 * block.stride),
-                    line = in(reg) 64_usize,
-                    stride = in(reg) block.stride * 4,
-                    options(nostack),
-                );
-            }
-        }
-    };
-}
-
-products! {
-    /// Two groups, two tiles.
-    two_by_two: ["tmm0" "tmm1" "tmm2" "tmm3"] [
-        "tileloadd tmm6, [{b} + {line}*1]"
-        "tileloadd tmm4, [{a} + {line}*1]"
-        "tdpbf16ps tmm0, tmm4, tmm6"
-        "tileloadd tmm5, [{c} + {line}*1]"
-        "tdpbf16ps tmm2, tmm5, tmm6"
-        "tileloadd tmm7, [{d} + {line}*1]"
-        "tdpbf16ps tmm1, tmm4, tmm7"
-        "tdpbf16ps tmm3, tmm5, tmm7"
-    ] [
-        "tilestored [{to} + {stride}*1], tmm0"
-        "tilestored [{to} + {stride}*1 + 64], tmm1"
-        "tilestored [{below} + {stride}*1], tmm2"
-        "tilestored [{below} + {stride}*1 + 64], tmm3"
-    ];
-    /// Two groups, one tile.
-    two_by_one: ["tmm0" "tmm2"] [
-        "tileloadd tmm6, [{b} + {line}*1]"
-        "tileloadd tmm4, [{a} + {line}*1]"
-        "tdpbf16ps tmm0, tmm4, tmm6"
-        "tileloadd tmm5, [{c} + {line}*1]"
-        "tdpbf16ps tmm2, tmm5, tmm6"
-    ] [
-        "tilestored [{to} + {stride}*1], tmm0"
-        "tilestored [{below} + {stride}*1], tmm2"
-    ];
-    /// One group, two tiles.
-    one_by_two: ["tmm0" "tmm1"] [
-        "tileloadd tmm4, [{a} + {line}*1]"
-        "tileloadd tmm6, [{b} + {line}*1]"
-        "tdpbf16ps tmm0, tmm4, tmm6"
-        "tileloadd tmm7, [{d} + {line}*1]"
-        "tdpbf16ps tmm1, tmm4, tmm7"
-        "/* {c} {below} */"
-    ] [
-        "tilestored [{to} + {stride}*1], tmm0"
-        "tilestored [{to} + {stride}*1 + 64], tmm1"
-    ];
-    /// One group, one tile.
-    one_by_one: ["tmm0"] [
-        "tileloadd tmm4, [{a} + {line}*1]"
-        "tileloadd tmm6, [{b} + {line}*1]"
-        "tdpbf16ps tmm0, tmm4, tmm6"
-        "/* {below} */"
-    ] [
-        "tilestored [{to} + {stride}*1], tmm0"
-    ];
 }
