@@ -45,6 +45,16 @@ const CHUNK_MAX: usize = 512;
 /// The first chunk, before anything was measured.
 const CHUNK_FIRST: usize = 64;
 
+/// As much of `pending` tokens as `budget` allows, in as few parts as possible and of about the same
+/// size: a short last part would compute its tokens more slowly than the others.
+fn even_part(pending: usize, budget: usize) -> usize {
+    if pending <= budget {
+        return pending;
+    }
+    let parts = pending.div_ceil(budget.max(1));
+    pending.div_ceil(parts).next_multiple_of(CHUNK_MIN).min(budget)
+}
+
 /// What the engine's thread is told.
 pub(crate) enum Command {
     Submit(Box<Sequence>),
@@ -329,7 +339,10 @@ impl Scheduler {
                     continue;
                 }
             };
-            let count = pending.min(budget);
+            let count = match self.policy.prefill_chunk {
+                Some(_) => pending.min(budget),
+                None => even_part(pending, budget),
+            };
             if self.add_row(&mut rows, id, count) {
                 budget -= count;
             }
