@@ -62,7 +62,13 @@ pub struct Activations {
     /// first 16 of them.
     totals: Vec<i32>,
     lows: Vec<i32>,
+    /// By block: what kernels that subtract offsets in 16 bits need.
+    pairs: Vec<Pairs>,
 }
+
+/// Sums of a block's integers (not of the fine ones) as `vpmaddubsw` adds products: of the first two
+/// of every four columns, and of the others. First those of the block's first half, then of all.
+pub(crate) type Pairs = [[i16; 2]; 2];
 
 /// Where a group's numbers start, for a kernel. Everything is `[block][stride]`, ints with 32
 /// elements to each.
@@ -77,6 +83,7 @@ pub(crate) struct Group {
     pub(crate) sums: *const f32,
     pub(crate) totals: *const i32,
     pub(crate) lows: *const i32,
+    pub(crate) pairs: *const Pairs,
     /// Rows of the group.
     pub(crate) stride: usize,
 }
@@ -99,6 +106,7 @@ impl Group {
                 sums: self.sums.add(row),
                 totals: self.totals.add(row),
                 lows: self.lows.add(row),
+                pairs: self.pairs.add(row),
                 stride: self.stride,
             }
         }
@@ -142,6 +150,7 @@ impl Activations {
         self.sums.resize(blocks, 0.0);
         self.totals.resize(blocks, 0);
         self.lows.resize(blocks, 0);
+        self.pairs.resize(blocks, Pairs::default());
         Ok(())
     }
 
@@ -178,6 +187,7 @@ impl Activations {
             sums: Shared::new(&mut self.sums),
             totals: Shared::new(&mut self.totals),
             lows: Shared::new(&mut self.lows),
+            pairs: Shared::new(&mut self.pairs),
         }
     }
 
@@ -194,6 +204,7 @@ impl Activations {
             sums: self.sums[at..].as_ptr(),
             totals: self.totals[at..].as_ptr(),
             lows: self.lows[at..].as_ptr(),
+            pairs: self.pairs[at..].as_ptr(),
             stride: GROUP.min(self.rows - first),
         }
     }
@@ -217,6 +228,7 @@ pub(crate) struct Writer<'a> {
     sums: Shared<'a, f32>,
     totals: Shared<'a, i32>,
     lows: Shared<'a, i32>,
+    pairs: Shared<'a, Pairs>,
 }
 
 impl Writer<'_> {
@@ -265,6 +277,7 @@ impl Writer<'_> {
                 sums: self.sums.at(at),
                 totals: self.totals.at(at),
                 lows: self.lows.at(at),
+                pairs: self.pairs.at(at),
             };
             // SAFETY: the asserted bounds put every block, `stride` apart from the next, inside the
             // buffers; `x` by the caller's promise, as is that nobody else writes here; the tier is
@@ -361,6 +374,7 @@ mod tests {
                 numbers.extend([u32::from(outlier), (*group.scales.add(at)).to_bits()]);
                 numbers.push((*group.sums.add(at)).to_bits());
                 numbers.extend([*group.totals.add(at) as u32, *group.lows.add(at) as u32]);
+                numbers.extend((*group.pairs.add(at)).as_flattened().iter().map(|&x| x as u32));
             }
         }
         numbers

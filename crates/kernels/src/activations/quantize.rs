@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::{FINE, GROUP, OUTLIER};
+use super::{FINE, GROUP, OUTLIER, Pairs};
 use crate::simd::{LANES, Simd, tiered};
 use crate::tiles::BLOCK_COLUMNS;
 
@@ -31,6 +31,7 @@ pub(super) struct Part<'a> {
     pub(super) sums: *mut f32,
     pub(super) totals: *mut i32,
     pub(super) lows: *mut i32,
+    pub(super) pairs: *mut Pairs,
 }
 
 tiered! {
@@ -165,6 +166,9 @@ unsafe fn quantize_batch<S: Simd>(
                 *to.lows.add(at) = lows[i];
             }
         }
+        for (i, &ints) in ints[..count].iter().enumerate() {
+            *to.pairs.add(at + i * step) = S::pairs(ints);
+        }
         let present = u16::MAX >> (LANES - count);
         let mut refined = outliers & usable & present;
         while refined != 0 {
@@ -208,6 +212,7 @@ unsafe fn quantize_block<S: Simd>(
             *to.sums.add(at) = 0.0;
             *to.totals.add(at) = 0;
             *to.lows.add(at) = 0;
+            *to.pairs.add(at) = Pairs::default();
             return;
         }
         let (scale, inverse) = (largest / 127.0, 127.0 / largest);
@@ -222,6 +227,7 @@ unsafe fn quantize_block<S: Simd>(
         *to.sums.add(at) = scale * total;
         *to.totals.add(at) = total as i32;
         *to.lows.add(at) = first as i32;
+        *to.pairs.add(at) = S::pairs(ints);
         if largest * largest > OUTLIER * OUTLIER / BLOCK_COLUMNS as f32 * squares {
             refine::<S>((low, high), scale, inverse, (first, second), to, (row, block));
         }

@@ -8,7 +8,8 @@ use crate::tiles::WeightPlan;
 
 mod fast;
 
-/// A random matrix as a file would hold it. `extreme`: every integer at its largest.
+/// A random matrix as a file would hold it. `extreme`: every integer of a row at its largest, or of
+/// every second row at its smallest.
 fn random_matrix(
     kind: WeightType,
     rows: usize,
@@ -17,8 +18,10 @@ fn random_matrix(
     rng: &mut Random,
 ) -> Vec<u8> {
     let bytes = kind.row_bytes(columns).expect("a length that has kernels") * rows;
-    let mut data: Vec<u8> =
-        (0..bytes).map(|_| if extreme { 255 } else { rng.next() as u8 }).collect();
+    let row_bytes = bytes / rows;
+    let mut data: Vec<u8> = (0..bytes)
+        .map(|i| if extreme { [255, 0][i / row_bytes % 2] } else { rng.next() as u8 })
+        .collect();
     let (_, block) = kind.block();
     let half = |rng: &mut Random, scale: f32| f32_to_f16(rng.signed() * scale).to_le_bytes();
     for chunk in data.chunks_exact_mut(block) {

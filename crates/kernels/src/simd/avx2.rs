@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{LANES, Simd};
+use crate::activations::Pairs;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx2;
@@ -51,6 +52,23 @@ macro_rules! tree {
             $op(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
         })
     };
+}
+
+/// [`Simd::pairs`], also of the tiers that have more.
+///
+/// # Safety
+/// `ints` is valid for 32 bytes.
+#[inline(always)]
+pub(crate) unsafe fn pairs(ints: *const i8) -> Pairs {
+    // SAFETY: the contract above, and a tier with AVX2; 64 bits are the two halves' numbers.
+    unsafe {
+        let words = _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256(ints.cast()));
+        let words = _mm256_add_epi16(words, _mm256_shuffle_epi32::<0b01_00_11_10>(words));
+        let words = _mm256_add_epi16(words, _mm256_shuffle_epi32::<0b10_11_00_01>(words));
+        let low = _mm256_castsi256_si128(words);
+        let all = _mm_add_epi16(low, _mm256_extracti128_si256::<1>(words));
+        std::mem::transmute::<i64, Pairs>(_mm_cvtsi128_si64(_mm_unpacklo_epi32(low, all)))
+    }
 }
 
 impl Simd for Avx2 {
@@ -237,6 +255,11 @@ impl Simd for Avx2 {
             }
             floats
         }
+    }
+    #[inline(always)]
+    unsafe fn pairs(ints: *const i8) -> Pairs {
+        // SAFETY: the trait's contract.
+        unsafe { pairs(ints) }
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {

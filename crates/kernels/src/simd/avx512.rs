@@ -3,7 +3,8 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{Ahead, LANES, ROW_STRIDE, Simd};
+use super::{Ahead, LANES, ROW_STRIDE, Simd, avx2};
+use crate::activations::Pairs;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512;
@@ -231,6 +232,11 @@ impl Simd for Avx512 {
         } else {
             op!(super::accumulate::<Self, R, V>(sums, a, (b, step), n, ahead));
         }
+    }
+    #[inline(always)]
+    unsafe fn pairs(ints: *const i8) -> Pairs {
+        // SAFETY: the trait's contract; the tier has AVX2.
+        unsafe { avx2::pairs(ints) }
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {

@@ -18,6 +18,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
+use crate::activations::Pairs;
+
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
@@ -119,6 +121,22 @@ pub(crate) trait Simd: Copy {
             }
             Self::load(totals.map(|total| total as f32).as_ptr())
         }
+    }
+    /// The [`Pairs`] of a block.
+    ///
+    /// # Safety
+    /// `ints` is valid for 32 bytes.
+    #[inline(always)]
+    unsafe fn pairs(ints: *const i8) -> Pairs {
+        let mut halves = Pairs::default();
+        for (half, pairs) in halves.iter_mut().enumerate() {
+            for i in 0..16 {
+                // SAFETY: the contract above.
+                pairs[i / 2 % 2] += i16::from(unsafe { *ints.add(half * 16 + i) });
+            }
+        }
+        let [[a, b], [c, d]] = halves;
+        [[a, b], [a + c, b + d]]
     }
     /// Asks for a cache line; any address will do.
     unsafe fn prefetch(at: *const u8);

@@ -29,7 +29,7 @@ pub(super) unsafe fn product<F: Format>(job: &Job, input: &Activations) {
         match job.rows.len() {
             1 => in_step::<F, 4, 1>(job, input),
             2 => in_step::<F, 2, 2>(job, input),
-            rows if rows >= PANEL && !F::BYTES => panel::product::<F>(job, input),
+            rows if rows >= PANEL => panel::product::<F>(job, input),
             _ => one_by_one::<F>(job, input),
         }
     }
