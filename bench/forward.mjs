@@ -1,7 +1,7 @@
 // The forward pass against llama.cpp: decode at three depths, prefill, batched decode. One command:
 //
 //   npm run bench:forward [-- --model NAME_OR_PATH] [--json] [--rounds N] [--prefill fast]
-//                            [--cpu avx2 --peer-backend haswell]
+//                            [--cpu avx2 --peer-backend haswell] [--only decode16,prefill512]
 //
 // Ours runs through the public Node API; the peer is llama.cpp in node-llama-cpp's prebuilt libraries, through its C API
 // and without sampling (bench/peers). Same file, two threads each. Machines are noisy, so the two alternate within each
@@ -24,6 +24,7 @@ const { values: options } = parseArgs({
     prefill: { type: 'string', default: 'exact' },
     cpu: { type: 'string' },
     'peer-backend': { type: 'string' },
+    only: { type: 'string' },
   },
 })
 const THREADS = 2
@@ -32,6 +33,20 @@ const BATCH_DEPTH = 128
 const rounds = Number(options.rounds)
 // The tier is chosen when the addon loads the model.
 if (options.cpu !== undefined) process.env.TINYLLM_CPU = options.cpu
+
+const MEASURES = [
+  ['decode16', 'decode', 16],
+  ['decode512', 'decode', 512],
+  ['decode2048', 'decode', 2048],
+  ['prefill512', 'prefill', 512],
+  ['batch8', 'batch', 8],
+  ['batch16', 'batch', 16],
+  ['batch32', 'batch', 32],
+]
+const only = options.only?.split(',') ?? MEASURES.map(([name]) => name)
+const unknown = only.find((name) => !MEASURES.some(([known]) => known === name))
+if (unknown !== undefined) throw new Error(`--only: no measure is called ${unknown}`)
+const measures = MEASURES.filter(([name]) => only.includes(name))
 
 const { load } = await import('../dist/index.mjs')
 const engine = await load(options.model, {
@@ -137,16 +152,6 @@ async function checkOutputs() {
   return `the likeliest token equals the reference's at ${positions - differing} of ${positions} positions${ties}`
 }
 
-const MEASURES = [
-  ['decode16', 'decode', 16],
-  ['decode512', 'decode', 512],
-  ['decode2048', 'decode', 2048],
-  ['prefill512', 'prefill', 512],
-  ['batch8', 'batch', 8],
-  ['batch16', 'batch', 16],
-  ['batch32', 'batch', 32],
-]
-
 const checked = await checkOutputs()
 const result = {
   cpu: cpus()[0].model,
@@ -156,7 +161,7 @@ const result = {
   ours: {},
   peer: {},
 }
-for (const [name, kind, size] of MEASURES) {
+for (const [name, kind, size] of measures) {
   const pairs = []
   // The first pair warms up.
   for (let round = 0; round <= rounds; round += 1) pairs.push([await ours[kind](size), await peer[kind](size)])
@@ -175,7 +180,7 @@ if (options.json) {
   console.log(`${result.model} on ${result.cpu}, ${result.tier}, ${THREADS} threads; medians of ${rounds} pairs`)
   console.log(`(${checked})\n`)
   console.log('| tokens/s | ours | llama.cpp | ratio |\n|---|--:|--:|--:|')
-  for (const [name] of MEASURES) {
+  for (const [name] of measures) {
     console.log(
       `| ${name} | ${digits(result.ours[name])} | ${digits(result.peer[name])} | ${digits(result.ratios[name])}× |`,
     )
