@@ -1,4 +1,5 @@
 //! Integer products with AVX2: `vpmaddubsw` multiplies, sums stay in 16 bits as long as they fit.
+//! Many rows have a way of their own ([`panel`]); what follows is of few.
 //!
 //! A pair of products is at most `2 * largest * 127`: of nibbles eight pairs fit into 16 bits
 //! (30,480), of 5-bit integers four (31,496), of 6-bit ones two (32,004); then `vpmaddwd` widens.
